@@ -18,7 +18,9 @@ from voxax.io.annotated import AnnotatedScan
 
 
 class Trained:
-    """Network of a checkpoint for predictions; its plan of kernel maps is made once.
+    """Network of a checkpoint, ready to predict scenes.
+
+    The first scene decides which kernel maps are built for every scene.
 
     Args:
       checkpoint: the folder of the checkpoint.
@@ -36,7 +38,7 @@ class Trained:
         self.num_voxels = 0  # of the last scene
 
     def example(self, scene: Any) -> Any:
-        """Return a scene as an input example of the network, with kernel maps on its voxels."""
+        """Return the network's input for a scene: an example whose voxels have kernel maps."""
         example = self.preparation(scene)
         self.num_voxels = int(example.voxels.count)
         if self._plan is None:
@@ -73,7 +75,7 @@ class TrainedDetector(Trained):
             )
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        """Return the predicted boxes of a scan; no boxes if no point lies in the region."""
+        """Return the boxes predicted for a scan; none if no point lies in the network's region."""
         if not len(self.preparation.inside(cloud)):
             return Objects([], [])
         return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

@@ -78,9 +78,11 @@ def bench(
 
 
 def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
-    """Return the workload's model as a function, then ``jax.ShapeDtypeStruct``s of its arguments.
+    """Return the model of a :class:`Workload` as a function, then the shapes of its arguments.
 
-    :func:`voxax.predict.count_all` calls this in another process. See :class:`Workload`.
+    Shapes are ``jax.ShapeDtypeStruct``. `file` and `arguments` are the fields of the workload. All
+    convolutions use `algorithm`; None lets voxax choose. :func:`voxax.predict.count_all` calls this
+    function in another process.
     """
     import contextlib
 
@@ -101,11 +103,11 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
 
 def passes_of(kernel: CompiledKernel) -> float | None:
-    """Return the number of loop passes of a TPU window kernel; None for other kernels.
+    """Return how often a window kernel's main loop runs per stripe; None for other kernels.
 
-    It assumes one visit of each group of tiles, and so returns the groups per stripe. Both numbers
-    follow from the shapes of the kernel's one-dimensional int32 operands, the fields of ``Visits``:
-    the second has one element per group, the fifth one per stripe and one more.
+    A window kernel is a Pallas TPU kernel of implicit GEMM. Its rows are cut into tiles, groups of
+    tiles and stripes of groups. The function assumes that the loop visits each group once, and so
+    returns groups per stripe. The shapes of two operands, fields of ``Visits``, give both numbers.
     """
     lists = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 1]
     if not kernel.is_pallas or len(lists) != _LISTS or lists[2] != lists[3]:

@@ -97,7 +97,7 @@ def _shown(name: object) -> str:
 
 
 def _with(arguments: Sequence[str]) -> str:
-    """Return ``" with FILE, FILE"`` for the arguments that exist as files or folders, or ""."""
+    """Return ``" with FILE, FILE"`` with the arguments that are existing paths; "" if none."""
     given = [word for argument in arguments for word in (argument, argument.partition("=")[2])]
     there = [_shown(word) for word in given if word and _exists(word)]
     return f" with {', '.join(there[:4])}" if there else ""
@@ -122,7 +122,7 @@ def _is_of_a_full_device(error: BaseException) -> bool:
 
 
 def _library(error: BaseException) -> str | None:
-    """Return the file-reading package that raised an error, by its type or traceback, or None."""
+    """Return the name of the file-reading package that raised `error`, or None if none did."""
     root = type(error).__module__.partition(".")[0]
     if root in _OF_FILES:
         return root

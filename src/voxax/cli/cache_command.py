@@ -218,7 +218,10 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Return the merge of two entries of one problem, in which the later measurement wins."""
+    """Return two tuner entries of one convolution as one, see :meth:`Entry.merged`.
+
+    Later measurements win. If `mine` is None, the result is `other`.
+    """
     if mine is None:
         return other
     older, newer = (mine, other) if other.time() > mine.time() else (other, mine)
@@ -247,7 +250,7 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return an exported file's valid entries, and why others are refused, by device name."""
+    """Return ``{device name: (valid entries, reasons for refusals)}`` of an exported file."""
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

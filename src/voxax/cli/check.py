@@ -87,7 +87,7 @@ def _target(found: Any) -> Any:
 
 
 def _of_torch(found: Any, module: Any) -> bool:
-    """Return whether arrays among the inputs of target `found` should be PyTorch tensors."""
+    """Return True if arrays for `found`, an object of `module`, should be PyTorch tensors."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return False
@@ -112,7 +112,10 @@ def _show(report: Any) -> None:
 def _inputs(
     tokens: tuple[str, ...], module: Any, torch: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the inputs that the tokens describe: the positional ones, and those given by name."""
+    """Return ``(positional, by name)``, the inputs that tokens such as ``f32[4,8]`` describe.
+
+    A token ``@NAME`` is an object of `module`. Arrays are PyTorch tensors if `torch` is True.
+    """
     values: list[Any] = []
     named: dict[str, Any] = {}
     for token in tokens:
@@ -129,7 +132,10 @@ def _inputs(
 
 
 def _example(target: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return a further example for ``check_static``: the tuple `values`, or a dict with `named`."""
+    """Return the inputs for ``check_static``: the tuple `values`, or with `named` a dict by name.
+
+    The dict gets the names of `values` from the signature of `target`.
+    """
     from voxax.check.inputs import forward_of, parameters
 
     if not named:
@@ -177,7 +183,7 @@ def _long_name(name: str) -> str:
 
 
 def _tensor(drawn: Any, name: str) -> Any:
-    """Return a NumPy array as a PyTorch tensor; `name` is a dtype name such as ``f32``."""
+    """Return a NumPy array as a PyTorch tensor of the dtype `name`, such as ``f32``."""
     import torch  # pyright: ignore[reportMissingImports]  (the checked file imported it)
 
     dtype: Any = getattr(torch, _long_name(name), None)

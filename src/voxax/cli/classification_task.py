@@ -31,7 +31,13 @@ class ClassPreparation(Preparation):
     """Function that turns a cloud, whose points all have one label, into a training example."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
-        """Return the example; raise InputError unless all points of the cloud have one label."""
+        """Return the example of a cloud, with its class as label ``int32[1]``.
+
+        `height` is the height of points above ground, ``[N]``; None estimates it.
+
+        Raises:
+          InputError: the points do not all have one label.
+        """
         example = super().__call__(cloud, height)
         found = np.full(1, -1, np.int32) if cloud.labels is None else np.unique(cloud.labels)
         if len(found) != 1:

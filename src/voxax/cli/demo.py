@@ -168,7 +168,7 @@ _SETTINGS = ("voxel_size", "width", "learning_rate", "dtype")
 
 
 def _command(options: dict[str, Any]) -> str:
-    """Return the ``voxax demo`` command for these options, without defaults other than --out."""
+    """Return the ``voxax demo`` command with these options, leaving out defaults except --out."""
     words = ["voxax", "demo"]
     for name, parameter in inspect.signature(demo).parameters.items():
         value, option = options[name], f"--{name.replace('_', '-')}"

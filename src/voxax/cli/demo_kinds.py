@@ -61,7 +61,7 @@ def dtype_for(info: HardwareInfo) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DemoKind(abc.ABC):
-    """Options of ``voxax demo`` for one task, with the methods that differ between the tasks."""
+    """Base class of what ``voxax demo`` does for one task: its default options and its methods."""
 
     kind: ClassVar[type[Task]]
 
@@ -73,23 +73,26 @@ class DemoKind(abc.ABC):
 
     @abc.abstractmethod
     def streets(self, seed: int) -> Scenes:
-        """Return the tasks that simulate the streets for training and validation."""
+        """Return training and validation streets, as tasks (callables) that simulate them."""
 
     @abc.abstractmethod
     def task(
         self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
     ) -> Task:
-        """Return the settings of the training, for sample scenes and the names of the classes."""
+        """Return the training's settings, for scenes like `samples` and classes called `names`."""
 
     def compare(self, task: Any, score: Score, train: Sequence[Any], scenes: Sequence[Any]) -> None:
-        """Store the score of a baseline on the validation `scenes` in `score`; by default none."""
+        """Store the score of a simpler method on `scenes` in `score`; by default there is none.
+
+        The method may learn from the scenes `train`.
+        """
         del task, score, train, scenes
 
     @abc.abstractmethod
     def pictures(
         self, out: Path, task: Any, scene: Any, prediction: Any, score: Score, title: str
     ) -> None:
-        """Draw a validation scene and its prediction into ``demo.png`` and ``demo.html``."""
+        """Write ``demo.png`` and ``demo.html`` to `out`: a validation scene and its prediction."""
 
     def _common(self, names: tuple[str, ...], width: float, dtype: str) -> dict[str, Any]:
         return {

@@ -44,7 +44,7 @@ class BoxPreparation:
       class_names: names of the classes; objects of other classes are left out.
       voxel_size: edge length of a voxel in meters: one number for all axes, or three numbers.
       low, high: lower and upper corner of the region, ``[3]`` each, in meters. Points outside, and
-        objects whose centers are outside, are left out.
+        objects whose centers are outside in x or y, are left out.
       max_boxes: static number of boxes; if a scan has more, the nearest to the origin are kept.
       columns: number of columns of a box, which is 7, or 9 with the velocity.
       attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
@@ -97,7 +97,7 @@ class BoxPreparation:
         return cloud.select(Region(self.low, self.high, self.voxel_size).holds(cloud.positions))
 
     def truth(self, objects: Objects) -> Objects:
-        """Return the objects to learn: of known classes, with centers in the region's x and y."""
+        """Return the objects of known classes whose centers are in the region's x and y range."""
         boxes = objects.boxes
         center = boxes[:, :2]
         kept = np.isin(objects.classes, self.class_names) & np.isfinite(boxes[:, :7]).all(axis=1)
@@ -131,7 +131,7 @@ def augmented(
 
 
 class DetectionScore(ListedScore):
-    """Mean average precision of boxes that match if their centers are near, as in nuScenes.
+    """Mean average precision of boxes, matched by the distance of centers as in nuScenes.
 
     `baseline` is the score of a simpler method on the same scenes, printed beside it, or None.
     """
@@ -257,7 +257,7 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Build the network; reword errors about its grid in terms of voxel size and region."""
+        """Return the network as :func:`made` does; errors about its grid tell how to change it."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:
@@ -302,7 +302,7 @@ class Detection(Task):
             yield truth, self.objects(*(values[place[-axes:]] for values in found))
 
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
-        """Return the boxes of one scene whose entry in `valid` is true, with their class names."""
+        """Return one scene's boxes in the rows where `valid` is true, with names and scores."""
         names = np.asarray(self.class_names)[classes[valid]]
         return Objects(boxes[valid], names, scores[valid])
 

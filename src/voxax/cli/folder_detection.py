@@ -51,7 +51,7 @@ class KittiScore(ListedScore):
         super().add(truth.about.true, truth.about.found(*found))
 
     def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
-        """Return the average precision by class and difficulty, NaN for classes without boxes."""
+        """Return the AP by class, then by difficulty; see :func:`voxax.detection.kitti_ap`."""
         return kitti_ap(self.truth, self.found, overlap=overlap, recalls=recalls)
 
     def value(self) -> float:
@@ -91,7 +91,7 @@ class NuscenesRunScore(ListedScore):
         super().add(sample.evaluated(sample.true), found)
 
     def score(self) -> NuscenesScore:
-        """Return all figures of the nuScenes benchmark."""
+        """Return the scores of the nuScenes benchmark: average precisions, errors and NDS."""
         return nuscenes_score(self.truth, self.found)
 
     def value(self) -> float:
@@ -157,7 +157,7 @@ TURNS = {**dict.fromkeys(REGIONS, (math.pi, (0, 1))), "kitti": (math.pi / 4, (1,
 
 @dataclasses.dataclass(frozen=True)
 class FolderPreparation(BoxPreparation):
-    """:class:`BoxPreparation` whose examples have the annotated scan without points as truth."""
+    """:class:`BoxPreparation` whose examples have the scan, without points, as their ``truth``."""
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
         example = super().__call__(scan)
@@ -289,11 +289,11 @@ def box_transform(
     scales: tuple[float, float],
     points: Transform | None = None,
 ) -> functools.partial[AnnotatedScan]:
-    """Return a picklable function that changes annotated scans of a layout at random.
+    """Return a picklable augmentation: turn, mirror and scale annotated scans at random.
 
     Args:
-      layout: name of the layout, a key of ``TURNS``. Scans of KITTI are turned by at most 45
-        degrees and mirrored in y only.
+      layout: name of the data set's layout, a key of ``TURNS``. Scans of KITTI are turned by at
+        most 45 degrees and mirrored in y only.
       rotate: whether to turn scans around the vertical.
       flip: whether to mirror scans.
       scales: smallest and largest factor on sizes.

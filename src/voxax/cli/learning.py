@@ -56,7 +56,7 @@ class Trace(contextlib.ExitStack):
         self.folder, self.steps = folder, 0
 
     def step(self) -> None:
-        """Count a training step that begins, and start or stop the trace if it is time."""
+        """Count the training step that is about to run; start or stop the trace if it is due."""
         self.steps += 1
         if self.folder is not None and self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,10 @@ class Trace(contextlib.ExitStack):
 
 
 def check_batch(task: Task, batch_size: int, devices: int) -> None:
-    """Raise :class:`voxax.InputError` if the devices cannot share `batch_size` scenes per step."""
+    """Raise InputError if a device gets none of the `batch_size` scenes, or not its equal share.
+
+    Shares must be equal if the network of `task` has dense layers.
+    """
     if batch_size < devices:
         raise InputError(
             f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
@@ -82,7 +85,7 @@ def check_batch(task: Task, batch_size: int, devices: int) -> None:
 
 
 def check_order(checkpoint: Path, **order: int) -> None:
-    """Raise InputError unless `order` (seed and batch size) is as in the checkpoint to resume."""
+    """Raise InputError if `order`, the seed and batch size, differs from the checkpoint's."""
     before = load_description(checkpoint).get("order", {})
     if not isinstance(before, dict):
         raise FileFormatError(
@@ -120,7 +123,8 @@ class Learning:
 
     Attributes:
       best: ``(score, step)`` of the best checkpoint, or None.
-      stops: whether training ends after this step. `after_save` of :meth:`train` may set it.
+      stops: whether training ends after the checkpoint just saved. `after_save` of :meth:`train`
+        may set it.
     """
 
     def __init__(
@@ -338,7 +342,7 @@ class Learning:
     def _write(
         self, folder: Path, description: dict[str, Any], beside: Path | None = None, text: str = ""
     ) -> None:
-        """Write `text` to the file `beside`, and then a checkpoint of this step to `folder`."""
+        """Write `text` to the file `beside`, then a checkpoint with `description` to `folder`."""
         step = self.trainer.steps
         try:
             if beside is not None:
@@ -418,7 +422,11 @@ def _cause(error: Exception) -> str:
 def _packed(
     loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
 ) -> list[list[int]]:
-    """Return the rows per level of each shard of random batches; `loads` has those of scenes."""
+    """Return the number of rows per network level, for each shard of random batches.
+
+    `loads` has the rows per level of sample scenes. A batch has `batch_size` of them, packed into
+    `shards` shards, each of at most `most` scenes (None: any number).
+    """
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):

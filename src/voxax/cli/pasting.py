@@ -41,7 +41,8 @@ _VERSION = 1
 class CutObjects:
     """Task (picklable callable) that reads a scan by the task `scan`, and cuts objects out of it.
 
-    It returns a list of objects by class name. Points are ``float32[n, 3 + attribute columns]``.
+    A call returns ``{class name: objects}``. Each object has a box, and its points as ``float32[n,
+    3 + attribute columns]``.
     """
 
     scan: Any
@@ -113,7 +114,7 @@ class KeptObjects:
         attributes: tuple[str, ...],
         **settings: Any,
     ) -> KeptObjects:
-        """Return the description of the objects in these scans, without reading the scans.
+        """Return the :class:`KeptObjects` for these scans, without reading the scans.
 
         Args:
           folder: folder of the files.
@@ -142,7 +143,7 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the objects that :meth:`tasks` returned, and remove files of other scans."""
+        """Write the objects that calls of the tasks returned; remove files of other keys."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:
@@ -247,7 +248,7 @@ class Pasted:
 
 
 def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
-    """Return the positions and the named attributes of a cloud as ``float64[N, 3 + columns]``."""
+    """Return positions and the attributes `names` of a cloud, ``float64[N, 3 + columns]``."""
     columns = [cloud.positions]
     for name in names:
         attribute_columns(cloud, name)  # raises if it is missing, or has other columns
@@ -257,7 +258,7 @@ def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Return the cloud of a table from :func:`_table`; attributes get their dtypes in `like`."""
+    """Return the cloud of a :func:`_table` of `names`; attributes get their dtypes in `like`."""
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

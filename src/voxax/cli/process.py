@@ -60,7 +60,8 @@ _THREADS = 4
 def be_deterministic() -> None:
     """Make results the same for all numbers of cores: use four XLA threads, and turn the tuner off.
 
-    On a CPU, XLA splits a sum among its threads, so the rounding depends on their number.
+    On a CPU, XLA splits a sum among its threads, so the rounding depends on their number. Call this
+    before JAX starts; later it raises InputError.
     """
     if _compat.is_begun():
         raise InputError(

@@ -33,9 +33,10 @@ EVERY = 10.0
 def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
     """Show ``message`` and the elapsed time while the block runs.
 
-    Without a terminal, the message is printed when the block begins, and then every ten seconds
-    with the elapsed time. ``begin=False`` omits the first message and prints to stderr; it is for
-    commands whose output other programs read.
+    It yields rich's ``Progress``, or None without a terminal. Without a terminal, the message is
+    printed when the block begins, and then every ten seconds with the elapsed time. ``begin=False``
+    omits the first message and prints to stderr; it is for commands whose output other programs
+    read.
     """
     console = Console(highlight=False, stderr=not begin)
     if console.is_terminal:
@@ -108,7 +109,7 @@ class training_bar:
         self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
-        """Count one more step; show its loss, the task's figures `told` and compiled `programs`."""
+        """Count one more step; show its `loss`, the text `told` and the number of `programs`."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"

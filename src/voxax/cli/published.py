@@ -227,7 +227,11 @@ def loaded(
 
 
 class Published:
-    """Base class of networks with weights from a file; see :func:`loaded` for the arguments."""
+    """Base class of networks with weights from a file.
+
+    `preparation` turns a cloud into voxels. For `classes` see :func:`class_names`, for the other
+    arguments see :func:`loaded`.
+    """
 
     def __init__(
         self,
@@ -246,7 +250,7 @@ class Published:
         self._run = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))
 
     def output(self, voxels: Voxels) -> Any:
-        """Return the network's output for voxels; kernel maps are attached to them first."""
+        """Return the network's output for `voxels`, to which kernel maps are attached first."""
         plan = self._plan = self._plan or Plan.record(self.model, voxels)
         planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
         # Wait here, because without memory NumPy would end the process instead of raising.

@@ -40,7 +40,7 @@ class Results(Protocol):
 class ScanFiles:
     """Writer of one file for each scan into a folder: labeled points, or the boxes as JSON.
 
-    Equal names of scans get numbers.
+    If several scans have one name, a number is added to their file names.
     """
 
     def __init__(self, folder: Path, task: str, class_names: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ class ScanFiles:
         self._taken: dict[str, int] = {}
 
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write the points of the scan `read` with the labels `found`, or the boxes `found`."""
+        """Write the points `read` with labels `found`, or boxes `found`; `scan` names the file."""
         name = Path(str(scan)).name.replace(".", "_")
         number = self._taken[name] = self._taken.get(name, 0) + 1
         if number > 1:

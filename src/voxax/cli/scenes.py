@@ -40,7 +40,10 @@ MIN_POINTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Simulate:
-    """Task: simulate a LiDAR sweep with labels or boxes, without points beyond ``RADIUS``."""
+    """Task (picklable callable) that simulates a LiDAR sweep, without points beyond ``RADIUS``.
+
+    Points have labels; if `boxed` is True, objects also have boxes.
+    """
 
     seed: int
     sensor: str
@@ -55,7 +58,7 @@ class Simulate:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Task: read a scan by the task `scan`, and drop points beyond `radius` in the x-y plane."""
+    """Task (picklable callable): read a `scan`, drop points beyond `radius` in the x-y plane."""
 
     scan: Any
     radius: float
@@ -80,7 +83,7 @@ def _near(scan: Any, radius: float) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: augment one scene, and turn it into an example for a network.
+    """Task (picklable callable): augment one scene, and turn it into an example for a network.
 
     Attributes:
       scene: a scene, or the task that makes it.
@@ -107,8 +110,9 @@ class SceneExample:
 
     Attributes:
       voxels: voxels of the scene.
-      labels: pytree of NumPy arrays ``[1, ...]``, with the same shapes for all scenes. In a batch
-        with fewer scenes than places, an empty place has -1 in signed integers and 0 in others.
+      labels: pytree of NumPy arrays ``[1, ...]``, with the same shapes for all scenes. A batch has
+        a fixed number of rows, one for each scene; unused rows have -1 in signed integers and 0 in
+        other arrays.
       truth: value that a validation compares the prediction with.
     """
 
@@ -134,7 +138,7 @@ class Scenes:
 
 
 def near_origin(positions: np.ndarray) -> np.ndarray:
-    """Return positions minus their minimum if any coordinate exceeds 10 km; others unchanged."""
+    """Return positions, minus their minimum if the size of a coordinate exceeds 10,000."""
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
@@ -143,7 +147,8 @@ def simulated(
 ) -> Scenes:
     """Return tasks that simulate `train` and `validation` labeled streets, with disjoint seeds.
 
-    If `boxed` has classes, the streets have boxes of objects, and the scenes these classes.
+    `boxed` names the classes of the objects that get boxes. If it is empty, the streets have no
+    boxes, but a label for each point.
     """
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
@@ -163,7 +168,8 @@ def from_file(
 ) -> Scenes:
     """Read a labeled scan, and cut it into alternating 10 m blocks for training and validation.
 
-    Negative labels become -1, which means unknown. The other labels are renumbered from 0.
+    The arguments are those of :func:`voxax.io.read`. Negative labels become -1, which means
+    unknown. The other labels are renumbered from 0.
     """
     cloud = read(path, labels, label_field=label_field, columns=columns, item=item)
     if cloud.labels is None or not (cloud.labels >= 0).any():
@@ -186,7 +192,7 @@ def from_file(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Given:
-    """Task: return a cloud that is in memory already."""
+    """Task (picklable callable): return a cloud that is in memory already."""
 
     cloud: PointCloud
 
@@ -208,9 +214,10 @@ class Batch:
       voxels: voxels with kernel maps, whose arrays are ``[shards, ...]``.
       labels: labels of voxels, ``int32[shards, capacity]``, -1 for padding and unlabeled voxels; or
         labels of scenes, ``[shards, scenes, ...]``, if examples are :class:`SceneExample`.
-      rows: for each scene, ``int[N]``, the row of each point, counted over the rows of all shards;
-        empty if labels belong to scenes.
-      truths: for each scene, ``int32[N]``, the labels of its points, or None; or its `truth`.
+      rows: for each scene, ``int[N]``, the voxel row of each of its N points, where rows are
+        counted through all shards; empty if labels belong to scenes.
+      truths: for each scene, ``int32[N]``, the labels of its points, or None. If examples are
+        :class:`SceneExample`, their `truth`.
       places: for each scene, its shard and its index in this shard.
     """
 
@@ -237,7 +244,7 @@ class Mixing:
     pasted: tuple[int, ...] = ()
 
     def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the clouds, each with parts of the next cloud if PolarMix is used."""
+        """Return the clouds to augment; with PolarMix, each has parts of the next cloud."""
         if not self.pasted:
             return list(clouds)
         rng = np.random.default_rng((seed, 1))
@@ -259,7 +266,7 @@ class Mixing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrepareBatch:
-    """Task: prepare scenes as one :class:`Batch`, packed into shards of equal capacity.
+    """Task (picklable callable): pack scenes into one :class:`Batch`, in shards of equal capacity.
 
     Attributes:
       scenes: scenes, or the tasks that make them.
@@ -270,7 +277,7 @@ class PrepareBatch:
       most: largest number of scenes in a shard. It is the static batch size of every shard, so that
         shapes do not depend on the packing.
       transform: augmentation of each scene; None for no augmentation.
-      mixing: augmentation of all scenes together, omitted without seeds; None for none.
+      mixing: augmentation of all scenes together, omitted if `seeds` are None; None for none.
     """
 
     scenes: tuple[Any, ...]
@@ -282,7 +289,7 @@ class PrepareBatch:
     mixing: Mixing | None = None
 
     def _examples(self, preparation: Any) -> list[Any]:
-        """Return the examples of the scenes; there are fewer if `mixing` joins pairs of scenes."""
+        """Return the scenes' examples by `preparation`; fewer if `mixing` joins pairs of scenes."""
         first = self.seeds[0]
         scenes, mixing = self.scenes, self.mixing
         if first is None or mixing is None:
@@ -347,7 +354,11 @@ class PrepareBatch:
 def _labels_of_scenes(
     examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
 ) -> Any:
-    """Return the examples' labels by shard, ``[shards, most, ...]``; unused places get -1 or 0."""
+    """Return the labels of all scenes, a pytree of arrays ``[shards, most, ...]``.
+
+    `shards` lists the indices in `examples` for each shard. Unused rows have -1 in signed integers
+    and 0 in other arrays.
+    """
 
     def stacked(*arrays: np.ndarray) -> np.ndarray:
         first = arrays[0]
@@ -363,7 +374,7 @@ def _labels_of_scenes(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MakeTask:
-    """Picklable function that returns the task to prepare one step, from its scenes and seeds.
+    """Picklable function of ``(scenes, seeds)`` that returns the task to prepare one training step.
 
     Attributes:
       preparation, shards, transform, mixing: see :class:`PrepareBatch`.

@@ -192,7 +192,11 @@ def _label(
 def _scale(
     positions: np.ndarray, voxel_size: float, scale: float | None, enlarge: bool
 ) -> tuple[float, str]:
-    """Return the factor on positions, and a remark if a small object grows to ``_SPAN`` voxels."""
+    """Return ``(factor on positions, remark)``; the factor is `scale` if given, otherwise 1.
+
+    With `enlarge` and no `scale`, a scan smaller than ``_SPAN`` voxels is scaled up to that size,
+    and the remark tells the factor. Otherwise the remark is empty.
+    """
     if scale is not None or not enlarge or len(positions) < 2:
         return scale or 1.0, ""
     low, high = np.percentile(positions, [2, 98], axis=0)

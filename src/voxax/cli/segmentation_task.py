@@ -42,11 +42,11 @@ class ConfusionScore(Score):
         self.matrix += confusion(truth, prediction, len(self.class_names))
 
     def accuracy(self) -> dict[str, float | None]:
-        """Return the recall by class name: the share that was predicted right; None if absent."""
+        """Return each class's recall by name, the share predicted right; None if it is absent."""
         return accuracy_by_class(self.matrix, self.class_names)
 
     def shares(self) -> dict[str, Any]:
-        """Return three entries of metrics.json: the accuracy of all, by class, and their mean."""
+        """Return entries of metrics.json: overall accuracy, accuracy by class and its mean."""
         known = [value for value in self.accuracy().values() if value is not None]
         return {
             "val_accuracy": float(np.trace(self.matrix) / max(self.matrix.sum(), 1)),
@@ -160,7 +160,7 @@ class Segmentation(Task):
 
 
 def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ...]:
-    """Return the loss weight of each class from the labels of clouds, see :func:`weights_of`."""
+    """Return a weight for each of `classes` classes by their labels, see :func:`weights_of`."""
     counts = np.zeros(classes)
     for cloud in clouds:
         if cloud.labels is not None:

@@ -67,8 +67,8 @@ class Task(abc.ABC):
     """Base class of what a network is trained for: settings, and methods that differ between tasks.
 
     A checkpoint stores the settings as JSON. The function of :meth:`preparation` makes an example
-    from a scene. An example has ``voxels`` and the ``labels`` of a training step, which are an
-    array with a value for each voxel or the labels of a :class:`SceneExample`.
+    from a scene. An example has ``voxels`` and ``labels``. The labels are an array with a value for
+    each voxel, or those of a :class:`SceneExample`.
 
     Attributes:
       task: name of the task in files and options: ``segment``, ``detect`` or ``classify``.
@@ -172,7 +172,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def tracker(self) -> Callable[[Any, Any], str]:
-        """Return a function of a step's labels and prediction that returns progress-bar text."""
+        """Return a function ``(labels, prediction) -> text``, for the progress bar of each step."""
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
@@ -180,7 +180,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def score(self) -> Score:
-        """Return a new score, to which no scene was added."""
+        """Return a new score, to which predictions of scenes can be added."""
 
     @property
     def computes_in(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Task(abc.ABC):
         return {} if self.dtype == "float32" else {"dtype": jnp.dtype(self.dtype)}
 
     def as_its_source(self, model: Model) -> Model:
-        """Return `model` after giving it the settings of the codebase `source`, if there is one."""
+        """Return `model` with the settings, such as epsilons, of the codebase `source` (if any)."""
         if self.source:
             set_up(model, self.source)
         return model

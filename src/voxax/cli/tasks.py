@@ -29,7 +29,7 @@ AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)
 
 
 def task_of(folder: Path) -> Task:
-    """Return the task that a checkpoint describes; without a name it is ``segment``."""
+    """Return the task that a checkpoint describes; ``segment`` if it does not name its task."""
     description = load_description(folder)
     name = description.get("task", Segmentation.task)
     if not isinstance(name, str) or name not in TASKS:
@@ -78,7 +78,7 @@ def check_weights(folder: Path, task: Task) -> None:
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
-    """Return the task that a checkpoint describes; raise InputError unless it is a `kind`."""
+    """Return the task that a checkpoint describes; raise InputError unless its class is `kind`."""
     found = task_of(folder)
     if not isinstance(found, kind):
         raise InputError(
@@ -95,7 +95,10 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """Return a network's plan of kernel maps, with the checkpoint's capacities if they fit."""
+    """Return a network's plan of kernel maps, with the array capacities that a checkpoint stores.
+
+    If the checkpoint has none, or is from hardware with other bucket sizes, the plan has none.
+    """
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")
     if kept is None:  # an older checkpoint
@@ -111,7 +114,7 @@ def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
 
 
 def resumed(folder: Path, task: Kind) -> Kind:
-    """Return `task` with the class weights and the source of the checkpoint of the run in `folder`.
+    """Return `task` with the class weights and the source codebase of the checkpoint in `folder`.
 
     Raises:
       InputError: another setting, except for `steps`, differs from the checkpoint's.

@@ -171,7 +171,7 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """Return the augmentations that the table sets, as one function of an annotated scan."""
+        """Return the table's augmentations as one function of an annotated scan of `layout`."""
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
         return box_transform(
@@ -312,7 +312,7 @@ class TrainConfig(_Table):
         return self._path
 
     def place(self, given: str) -> Path:
-        """Return `given` as a path; a relative one begins at the folder of the file."""
+        """Return `given` as a path; a relative path starts at the configuration file's folder."""
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
@@ -349,7 +349,7 @@ class TrainConfig(_Table):
 
     @contextlib.contextmanager
     def errors_of(self, table: str) -> Iterator[None]:
-        """Prefix the errors of the block with ``path: table:``."""
+        """Prefix voxax errors in the ``with`` block by the file's path and the name `table`."""
         try:
             yield
         except VoxaxError as error:
@@ -423,7 +423,7 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def _faults(config: TrainConfig) -> list[str]:
-    """Return a message for each value that does not fit the values of other keys."""
+    """Return a message for each key whose value contradicts the value of another key."""
     task, data, model, training = config.task, config.data, config.model, config.training
     form, layout, name = data.format, LAYOUTS[data.format], model.name
     formats = ", ".join(f for f, t in FORMATS.items() if t == task)

@@ -121,7 +121,7 @@ class Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise :class:`voxax.InputError` for an invalid configuration, without reading data."""
+        """Raise InputError if the configuration is invalid or does not match the `checkpoint`."""
         config, log = self.config, self.config.training.log
         check_place_of_weights(config)
         with config.errors_of("model"):
@@ -209,7 +209,10 @@ class Run:
         return Mixing(own.mix3d, not sweeps, tuple(map(self.names.index, own.polarmix)))
 
     def _paste(self, pipeline: Any) -> None:
-        """Add the pasting of objects to the augmentation; cut them out unless they are stored."""
+        """Add the pasting of objects to the augmentation, if ``augment.paste`` names classes.
+
+        Unless they are stored already, objects are first cut out of the training scans.
+        """
         counts = {name: count for name, count in self.config.augment.paste.items() if count}
         if not counts:
             if self.overwrite:
@@ -238,7 +241,7 @@ class Run:
         self.transform = Pasted(objects, counts, self.transform)
 
     def _task(self, samples: list[Any] | None = None) -> Task:
-        """Return the task with its settings; without `samples` its classes get no loss weights."""
+        """Return the configured task; without `samples`, all classes have the same loss weight."""
         config, training = self.config, self.config.training
         names, weighs = self.names, training.class_weights and samples is not None
         common: dict[str, Any] = {
@@ -297,9 +300,10 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate after every few checkpoints, and return a remark for the progress bar or "".
+        """Validate if it is due after this checkpoint, and return a remark to print, or "".
 
-        Also keep the best checkpoint, and stop the training after ``training.patience``.
+        Also keep the best checkpoint. Stop the training after ``training.patience`` validations
+        without a better score.
         """
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
@@ -348,10 +352,10 @@ def check_place_of_weights(config: TrainConfig) -> None:
 
 
 def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None, str]:
-    """Return ``(network, codebase)`` with the weights that the configuration names.
+    """Return ``(network, codebase that wrote its weights)`` for the weights in the configuration.
 
-    It prints which weights were taken. The codebase is the one that wrote the weights. Without
-    weights in the configuration, the result is ``(None, "")``.
+    It prints which weights were taken. If the configuration names no weights, the result is
+    ``(None, "")``.
     """
     key, given = _given(config)
     if not given:
@@ -396,7 +400,8 @@ def _from_run(model: nnx.Module, folder: Path, whole: bool, said: str) -> str:
     Args:
       model: network to change.
       folder: folder of the checkpoint.
-      whole: whether all arrays must fit. If not, only arrays with equal path and shape are copied.
+      whole: whether all arrays must have the same paths and shapes. If False, only arrays with
+        equal path and shape are copied.
       said: beginning of the printed lines: key and value of the configuration.
     """
     before = task_of(folder)

@@ -127,9 +127,10 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
 
 @contextlib.contextmanager
 def _progress() -> Iterator[None]:
-    """Show on stderr how many problems are measured: in a spinner, or without terminal in lines.
+    """Show on stderr how many convolutions were measured, while the block runs.
 
-    If ``VOXAX_AUTOTUNE_LOG`` is set, only the log is written.
+    A terminal gets a spinner, other outputs get lines. If ``VOXAX_AUTOTUNE_LOG`` is set, only the
+    tuner's log is written.
     """
     if os.environ.get("VOXAX_AUTOTUNE_LOG", "").strip():
         from voxax.tuning.request import configure_log
@@ -158,7 +159,7 @@ def _progress() -> Iterator[None]:
 
 
 class _Tuned(logging.Handler):
-    """Log handler that prints a line for each tuned problem, or counts them in a spinner."""
+    """Log handler that prints a line for each measured convolution, or counts them in a spinner."""
 
     def __init__(self, console: Any, status: Any) -> None:
         super().__init__(logging.INFO)
@@ -175,7 +176,7 @@ class _Tuned(logging.Handler):
         self.tell(time.perf_counter() - self._begin)
 
     def tell(self, seconds: float) -> None:
-        """Show the number of measured problems and the elapsed seconds."""
+        """Show the number of measured convolutions and the elapsed seconds."""
         text = f"tuning: {self._count} measured, {seconds:.0f} s"
         if self._status is None:
             self._console.print(text, soft_wrap=True)

@@ -119,7 +119,8 @@ def names_of(
 ) -> tuple[str, ...] | None:
     """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside the files.
 
-    None if there is no checkpoint, or a label of the clouds has no name in it.
+    Return None if there is no checkpoint. A folder is ignored if it has no name for a label of the
+    clouds.
     """
     from voxax.cli.tasks import task_of
     from voxax.models.checkpoint import has_description
@@ -167,6 +168,8 @@ def colorings_of(
 ) -> dict[str, Callable[[], Coloring] | Stepped]:
     """Return the available colorings of a cloud by name, such as ``label`` or ``height``.
 
+    A coloring is a function that computes the colors, or for ``window`` a :class:`Stepped`.
+
     Args:
       cloud: points, with their attributes and true labels.
       predicted: the same points with predicted labels, or None.
@@ -201,7 +204,11 @@ def colorings_of(
 
 
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Return colorings by the tiles and windows of a 3x3x3 submanifold convolution on TPUs."""
+    """Return colorings by the tiles and windows of a 3x3x3 submanifold convolution on TPUs.
+
+    A tile is the voxels that a kernel computes at a time, a window the voxels that it reads for a
+    tile.
+    """
     import voxax as vx
     from voxax.kernels.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window
@@ -221,7 +228,10 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(
     scan: Callable[..., PointCloud], file: Path, cloud: PointCloud, path: Path
 ) -> PointCloud:
-    """Return the cloud with predicted labels from the file `path`; `scan` reads the cloud."""
+    """Return the points of `cloud` with predicted labels from the file `path`.
+
+    If `path` has no positions, ``scan(path)`` reads the points of `file` with these labels.
+    """
     from voxax.io import read
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS

@@ -219,7 +219,8 @@ def decode_anchors(
     """Decode the predictions for one scene's anchors to its best boxes.
 
     Use ``jax.vmap`` for several scenes. A candidate is an anchor with its most likely class. With
-    two bins, the code gives the yaw up to half a turn, and the more likely bin decides the rest.
+    two bins, the code gives the yaw up to half a turn, and the more likely bin chooses between its
+    two directions.
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
@@ -256,7 +257,10 @@ def decode_anchors(
 
 
 def _by_anchor(name: str, table: Any, *shape: int) -> jax.Array:
-    """Reshape a table ``[X, Y, A * channels]`` to ``[X, Y, A, channels]``, after a check."""
+    """Check and reshape a table ``[X, Y, A * channels]`` to ``[X, Y, A, channels]``.
+
+    `shape` is ``(X, Y, A)``, and `name` is the table's name in the error for another shape.
+    """
     if table.ndim != 3 or table.shape[:2] != shape[:2] or table.shape[2] % shape[2]:
         raise InputError(
             f"{name} of shape {list(table.shape)}: give {list(shape[:2])} and channels of "
@@ -430,7 +434,10 @@ def _targets(
 
 
 def _outlines(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return lower and upper corners ``[..., 2]`` of boxes after a turn to the nearer axis."""
+    """Return lower and upper corners ``[..., 2]`` of boxes from above, as axis-aligned rectangles.
+
+    Each box is first turned to the nearer of the x and y axes.
+    """
     yaw = boxes[..., 6:7]
     half_turn = jnp.asarray(np.pi, yaw.dtype)
     turned = jnp.abs(yaw - jnp.floor(yaw / half_turn + 0.5) * half_turn)
@@ -493,7 +500,7 @@ def residual_loss(
 
     Args:
       codes: ``[..., 7]``, predicted codes.
-      targets: ``[..., 7]``, true codes; NaN does not count.
+      targets: ``[..., 7]``, true codes; columns that are NaN add no loss.
       mask: ``bool[...]``, the rows that count.
       weights: ``[7]``, factors on the differences of the columns; None for 1.
       beta: difference from which the loss is linear instead of quadratic.
@@ -600,7 +607,7 @@ def anchor_losses(
 
 
 def _is_chosen(classes: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return a one-hot mask ``bool[..., classes]``; a gather in its place is slow on TPUs."""
+    """Return a one-hot mask of `classes`, ``bool[..., classes]``; a gather is slow on TPUs."""
     columns = jnp.arange(logits.shape[-1], dtype=classes.dtype)
     return classes[..., None] == columns.reshape((1,) * classes.ndim + (-1,))
 

@@ -298,10 +298,11 @@ def _decode(
 def finite_codes(
     codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Set codes to zero if their box is not finite; return codes ``[N, D]`` and a mask ``bool[N]``.
+    """Return codes ``[N, D]`` with 0 for boxes that are not finite, and a mask ``bool[N]``.
 
-    The mask is true where a code is ``kept`` and its box is finite. A box is not finite if the
-    logarithm of a size is too large. Codes outside the mask become zero and have no gradient.
+    The mask is true where `kept` is true and the box, which `decode` computes, is finite. A box is
+    not finite if the logarithm of a size is too large. Codes outside the mask become zero and have
+    no gradient.
     """
     boxes = decode(jax.lax.stop_gradient(codes))
     kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)

@@ -190,7 +190,10 @@ def _by_class(
 
 @dataclass
 class _Frame:
-    """The boxes of one frame that are compared for one class and difficulty."""
+    """The boxes of one frame that are compared for one class and difficulty, and their overlaps.
+
+    Boxes have a score, and the state ``COUNTS`` or ``IGNORED``.
+    """
 
     iou: np.ndarray  # [found, truth]
     scores: np.ndarray
@@ -201,7 +204,11 @@ class _Frame:
 
 
 def _at_recalls(frames: Sequence[_Frame], needed: float, *, oriented: bool) -> np.ndarray:
-    """Return the highest precision (or similarity) at each of 41 recalls or above, ``[41]``."""
+    """Return the precision at the recalls 0, 1/40, ... 1, ``[41]``; NaN if no true box counts.
+
+    Each value is the highest precision at this recall or above. Boxes match if their IoU exceeds
+    `needed`. If `oriented`, a correct box counts by its similarity instead of 1.
+    """
     number = sum(int(np.sum(frame.true_state == COUNTS)) for frame in frames)
     if number == 0:
         return np.full(NUM_RECALLS + 1, np.nan)
@@ -258,9 +265,10 @@ def _frame(
 def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[float], int, float]:
     """Return the scores of the correct boxes, the number of wrong boxes, and the total similarity.
 
-    Each true box takes one found box that no other true box has taken. Without a threshold it takes
-    the box of the highest score. With a threshold it takes the box of the largest overlap, and an
-    ignored box only if no box that counts overlaps enough.
+    Each true box takes one found box that no other true box has taken, with an IoU above `needed`.
+    Without a threshold it takes the box of the highest score. With a threshold, found boxes of
+    lower scores are left out, and it takes the box of the largest overlap, or an ignored box if
+    none that counts overlaps enough.
     """
     is_free = np.ones(len(frame.scores), bool)
     if threshold is not None:
@@ -287,7 +295,10 @@ def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[
 
 
 def _thresholds(scores: np.ndarray, number: int) -> list[float]:
-    """Return the scores at which recall is nearest to 0, 1/40, 2/40 and so on."""
+    """Return the scores at which recall is nearest to 0, 1/40, 2/40 and so on, highest first.
+
+    `scores` are those of the correct boxes, and `number` is the number of true boxes.
+    """
     scores = np.sort(scores)[::-1]
     chosen: list[float] = []
     recall = 0.0

@@ -25,7 +25,7 @@ def gaussian_focal_loss(
     beta: float = 4.0,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
-    """Return the penalty-reduced focal loss of heat maps, ``[]``, per center (target of 1).
+    """Return the penalty-reduced focal loss of heat maps, ``[]``, over the number of centers.
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
@@ -73,8 +73,8 @@ def code_loss(
       targets: ``[..., M, D]``; NaN, as for an unknown velocity, does not count.
       mask: ``bool[..., M]``, the boxes that count.
       weights: ``[D]``, a factor for each column; None is 1.
-      axis_name: name of a mapped axis over whose devices the mean is taken too. Each device counts
-        by its number of counted boxes.
+      axis_name: name of a mapped axis over whose devices the mean is taken too. Each device is
+        weighted by its number of boxes that count.
 
     Raises:
       InputError: wrong shapes.

@@ -74,7 +74,10 @@ class NuscenesObjects(Objects):
         self._set("num_points", number)
 
     def within(self, ranges: Mapping[str, float]) -> NuscenesObjects:
-        """Return the boxes nearer than the range of their class, except boxes with 0 points."""
+        """Return the boxes nearer to the vehicle than the range of their class.
+
+        Boxes with 0 points, and boxes of classes that are not in `ranges`, are left out.
+        """
         distance = np.linalg.norm(self.boxes[:, :2], axis=1)
         limit = np.array([ranges.get(name, -1.0) for name in self.classes.tolist()])
         kept = (distance < limit) & (self.num_points != 0)
@@ -183,7 +186,11 @@ def center_distance_ap(
 
 @dataclass(frozen=True)
 class _Matches:
-    """The F found boxes of one class by falling score, and the true box that each one matches."""
+    """The F found boxes of one class by falling score, and the true box that each one matches.
+
+    For each found box, `scene`, `row` and `true_row` are the indices of its scene, of the box in
+    the scene, and of its true box (-1 for none). `number` counts the true boxes.
+    """
 
     number: int  # of true boxes
     scores: np.ndarray  # [F]
@@ -224,7 +231,7 @@ def _match(
 
 
 def _curve(matches: _Matches) -> tuple[np.ndarray, np.ndarray]:
-    """Return precision and score at each of :data:`RECALLS`; 0 beyond the highest recall."""
+    """Return precision and score at :data:`RECALLS`; 0 at recalls that no found box reaches."""
     if not matches.is_right.any():
         return np.zeros(len(RECALLS)), np.zeros(len(RECALLS))
     hits = np.cumsum(matches.is_right).astype(np.float64)
@@ -247,7 +254,10 @@ def _errors(
     name: str,
     matches: _Matches,
 ) -> dict[str, float]:
-    """Return a dict of the errors, averaged over the recalls from 0.11 to the highest reached."""
+    """Return each error by name, as its mean over the recalls from 0.11 to the highest reached.
+
+    Errors are 1 if no recall above 0.1 is reached, and NaN if they are not defined for the class.
+    """
     result: dict[str, float] = dict.fromkeys(ERRORS, 1.0)
     score = _curve(matches)[1]
     reached = np.flatnonzero(score)
@@ -277,7 +287,10 @@ def _errors(
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
-    """Return the running mean without NaN; 0 before the first number, 1 if all are NaN."""
+    """Return at each index the mean of the values up to there that are not NaN, ``[N]``.
+
+    It is 0 before the first number, and 1 everywhere if all values are NaN.
+    """
     known = ~np.isnan(values)
     if not known.any():
         return np.ones(len(values))

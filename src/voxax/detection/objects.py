@@ -50,7 +50,7 @@ class Objects:
         return len(self.boxes)
 
     def _is_boxed(self) -> np.ndarray:
-        """Return for each row whether it has a box, ``bool[N]``."""
+        """Return which rows must have a valid box, ``bool[N]``; subclasses may exempt rows."""
         return np.ones(len(self.classes), bool)
 
     def _set(self, name: str, number: int, dtype: Any = None) -> None:
@@ -61,7 +61,10 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise InputError unless both lists match, have class ``kind``, and ``found`` has scores."""
+    """Raise InputError unless `truth` and `found` have one `kind` of object for each scene.
+
+    Found boxes need scores, and all classes must be names, or all must be numbers.
+    """
     if len(truth) != len(found):
         raise InputError(
             f"{len(found)} scenes were found and {len(truth)} are true: give one of each for every "

@@ -112,7 +112,7 @@ class _Sides(NamedTuple):
 
 
 def _seen_from(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the center of ``b`` in the frame of ``a``, and cosine and sine of its angle there."""
+    """Return x, y, and cosine and sine of the yaw of the boxes ``b`` in the frame of ``a``."""
     xp = array_module(a)
     (cos_a, sin_a), (cos_b, sin_b) = ((xp.cos(t[..., 6]), xp.sin(t[..., 6])) for t in (a, b))
     x, y = b[..., 0] - a[..., 0], b[..., 1] - a[..., 1]
@@ -183,10 +183,10 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
 
 
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
-    """Return the fraction of each side that lies in the other box, and the t of its middle.
+    """Return the fraction of each side that lies in the other box, and t at that part's middle.
 
     A part that lies on a side of the other box counts half. The derivative is then the mean of the
-    derivatives on both sides of the kink.
+    derivatives on both sides of this kink of the area.
     """
     x, y, dx, dy, half_x, half_y = sides
     zero = jnp.zeros((), x.dtype)

@@ -86,7 +86,8 @@ class Region:
 
         Args:
           shape: numbers of cells of the grid, ``(X, Y)``.
-          stride: number of voxels per cell along x and y; None takes the power of two that fits.
+          stride: number of voxels per cell along x and y; None takes the power of two nearest to
+            the ratio of voxels to cells along x.
 
         Raises:
           InputError: the stride or a number of cells is not positive.

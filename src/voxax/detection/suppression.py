@@ -141,9 +141,9 @@ class _Given(NamedTuple):
 
 
 def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
-    """Return the checked scores, classes and valid rows.
+    """Return the scores, classes and valid rows of `number` boxes after a check.
 
-    Raise InputError for NaN in the score of a valid row, unless it is traced.
+    Raise InputError for wrong shapes, or (unless traced) for NaN in the score of a valid row.
     """
     check_rows("scores", scores, number, "boxes")
     (scores,) = as_floats(jnp.asarray(scores))

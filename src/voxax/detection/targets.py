@@ -229,7 +229,10 @@ def _targets(
 
 
 def _nearest(place: jax.Array, cells: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return for each place the row of the valid cell with the nearest middle, ``int32[M]``."""
+    """Return for each center the row of the valid cell with the nearest middle, ``int32[M]``.
+
+    `place` has the centers in units of cells, ``[M, 2]``, and `cells` is ``[P, 2]``.
+    """
 
     def nearest(one: jax.Array) -> jax.Array:
         squared = jnp.sum((cells.astype(one.dtype) + 0.5 - one[None]) ** 2, axis=1)

@@ -36,7 +36,9 @@ _OPEN = "it has loops whose length is known at run time only"
 def products_of(
     hardware: HardwareInfo, fn: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> list[tuple[Problem, Resolved]]:
-    """Return the distinct products of ``fn(*arguments)`` on a TPU, each with allowed algorithms.
+    """Return the distinct convolution products that ``fn(*arguments)`` computes on a TPU.
+
+    Each result is ``(product, allowed algorithms)``. `hardware` is the TPU.
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
@@ -49,7 +51,7 @@ def products_of(
 def is_known(
     entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> bool:
-    """Return whether a tuning cache entry is enough to choose a product's candidate on a device.
+    """Return whether an entry of the tuning cache suffices to choose the kernel of a product.
 
     A measured entry is enough; a predicted entry only if it has the device's default candidate.
     """
@@ -61,7 +63,7 @@ def is_known(
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
-    """Run :func:`predict` for all products on all cores; yield problem and result in order."""
+    """Run :func:`predict` for all products on all cores; yield ``(product, result)`` in order."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
         try:
@@ -74,10 +76,11 @@ def predict_all(
 def predict(
     chip: str, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> Entry | None:
-    """Predict the seconds of a product's candidates from the compiler's schedules; nothing runs.
+    """Predict the seconds of a product's kernels from the compiler's schedules; nothing runs.
 
-    The voxels are a recorded sample. The candidates are all window kernels, and every other
-    algorithm with default parameters. :data:`voxax.predict.LEFT_OUT` lists what is not counted.
+    The voxels are a recorded sample. The candidates are all window kernels (which read runs of
+    input rows), and every other algorithm with default parameters. :data:`voxax.predict.LEFT_OUT`
+    lists what is not counted.
 
     Args:
       chip: a TPU generation, one of :data:`voxax.predict.TOPOLOGIES`.
@@ -138,16 +141,17 @@ def product(
 
 
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
-    """Count the grid steps on one core of a window kernel, which reads runs of consecutive rows.
+    """Count the grid steps of a window kernel on one core.
 
-    A step reads one window of every column, for several tiles together. The longest column of these
-    tiles therefore determines their number of steps.
+    The kernel reads windows: parts of runs of consecutive rows. A step reads one window of every
+    column of the kernel map, for several tiles together. The column with the longest run therefore
+    determines the number of steps for these tiles.
 
     Args:
       problem: a product.
       parameters: parameters of a window kernel, dense or depthwise.
       windows: ``int32[2, tiles, columns]``, first row and length of the run of rows that each tile
-        of the written side reads in each column.
+        of written rows reads in each column.
     """
     values = dict(parameters)
     _, lengths = np.asarray(windows)
@@ -159,7 +163,7 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def passes(items: np.ndarray) -> float:
-    """Return the mean number of loop passes of the list kernel for a block of output rows.
+    """Return the loop passes of the kernel that reads `items`, as mean over blocks of output rows.
 
     Args:
       items: the kernel map view ``items``, see :mod:`voxax.kernels.implicit_gemm.items`.
@@ -169,7 +173,7 @@ def passes(items: np.ndarray) -> float:
 
 
 def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) -> float:
-    """Count the passes of the loop in a candidate's Pallas kernel whose length depends on the map.
+    """Count the passes of the loop whose length depends on the kernel map, in a candidate's kernel.
 
     Args:
       problem: a product; dgrad for a program that computes dgrad and wgrad together.

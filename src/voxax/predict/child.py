@@ -29,7 +29,10 @@ from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_eq
 
 
 def main(requests: str, results: str, folder: str) -> None:
-    """Compile each request; write the pickled program, or the error's text, to ``results``."""
+    """Compile each request in the file `requests`, and write the results to the file `results`.
+
+    A result is the pickled program, or the error's text. The compiler writes listings to `folder`.
+    """
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
             result: CompiledProgram | str
@@ -93,7 +96,7 @@ def value_bytes(tree: Any) -> int:
 
 
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
-    """Return a dict from operation name to the listing in a folder; equal operations share one.
+    """Return the listings in a folder, by name of the operation; equal operations share one.
 
     The files' names are ``TIME-OPERATION-NUMBER-LABEL.txt``.
     """

@@ -77,7 +77,7 @@ class CompiledKernel(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a kernel's copies move from or to HBM, and the time of its loops.
+    """The bytes that a kernel's copies move from or to HBM; it computes the loops' time.
 
     Attributes:
       chip: the chip that the kernel runs on.
@@ -94,7 +94,7 @@ class Traffic:
         """Compute the traffic of a kernel from the copies in its listing.
 
         Args:
-          whole: the kernel as a loop.
+          whole: the loop that stands for the whole kernel, see :class:`Listing`.
           chip: the chip that the kernel runs on.
           operands: bytes of the operands and results in HBM. Copies of unknown size are assumed to
             move the bytes that other copies do not. Without copies, ``operands`` is the traffic.
@@ -114,8 +114,8 @@ class Traffic:
         """Return the predicted seconds of all passes of a loop.
 
         A pass that waits for its own copies takes the time of its schedule plus the time of these
-        copies. A pass that waits for copies of an earlier pass takes the longer of the two times:
-        ``ahead`` passes take at least the latency plus the transfer.
+        copies. A pass that waits for copies of N passes before (``Copy.ahead``) takes the longer of
+        the two; N such passes take at least the latency plus the transfer.
         """
         trips = _times(loop, passes)
         within = None if loop.trips is None else passes
@@ -216,7 +216,8 @@ class CopyBeside:
     """An asynchronous copy that runs in parallel with kernels.
 
     Attributes:
-      begin, end: index of the first kernel after the copy's start, and of the first after its end.
+      begin, end: index of the first kernel after the start of the copy, and of the first kernel
+        after the end of the copy.
       bytes: bytes that the copy moves from or to HBM.
       times: how often the program runs the copy.
       prefetched: whether the copy runs during the program's previous run.
@@ -309,7 +310,7 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return the seconds that the program waits for parallel copies that outlast kernels."""
+        """Return the seconds of waits for parallel copies that outlast the kernels beside them."""
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:

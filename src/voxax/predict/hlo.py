@@ -134,7 +134,7 @@ def _called(line: _Line, role: str) -> str:
 
 
 def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
-    """Return a loop's passes by the compiler's note or by a comparison; None if unknown."""
+    """Return a loop's passes, by the compiler's note or the loop's condition; None if unknown."""
     known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
     if known:
         return int(known[1])

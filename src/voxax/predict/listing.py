@@ -67,7 +67,7 @@ def flags(folder: Path) -> str:
 
 
 def read_equal(text: str) -> dict[str, str]:
-    """Return a dict from each kernel in a ``deduplication-map`` to its compiled equal kernel."""
+    """Return ``{kernel: equal kernel that was compiled}`` from a ``deduplication-map``."""
     found = {}
     for part in text.split("key:")[1:]:
         name, *rest = part.split()
@@ -131,8 +131,8 @@ class Loop:
         """Sum the cycles, bundles and busy units of all passes, including inner loops.
 
         Args:
-          passes: number of passes of each loop whose ``trips`` is None. If ``passes`` is None, or
-            for such a loop inside another, one pass is counted and the sum is not complete.
+          passes: number of passes of each loop whose ``trips`` is None. One pass is counted, and
+            the sum is not complete, if ``passes`` is None or such a loop is inside another one.
         """
         trips, complete = self.trips, True
         if trips is None:
@@ -256,7 +256,10 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return False if the forward branch of a region leaves the loop or leads into it."""
+    """Return whether a region lies inside, around or beside a loop, and not across its ends.
+
+    A region around the loop is extended to the end of the loop.
+    """
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
         region.end = max(region.end, loop.end)  # The slots behind a branch belong to its loop.
@@ -394,7 +397,7 @@ class _Reader:
 
     @staticmethod
     def _runs(count: float, trips: float | None, number: int) -> float | None:
-        """Scale an event's ``count`` in ``number`` passes to all passes; None if each has it."""
+        """Scale an event's `count` in `number` passes to `trips` passes; None if it is in each."""
         if count >= number:
             return None
         if trips is None:  # What is not only done in the first passes may be done in any.
@@ -449,7 +452,7 @@ def _own(span: _Span) -> list[int]:
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-    """Parse a utilization file: return the number of units by kind, and those busy per cycle."""
+    """Parse a file: return the number of units by kind, and the busy units of every cycle."""
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles
     head, body = text.split("== UTILIZATION:")

@@ -411,7 +411,8 @@ def largest_fitting(
     """Search for the largest bucket size whose memory is within ``limit``; None if none was found.
 
     Memory is nearly linear in the capacity, so a line through the capacities tried so far gives the
-    next one to try. The returned size was tried, or is the next one below ``start``, which fits.
+    next one to try. The returned size was tried, or is the next bucket size below ``start``, if
+    ``start`` fits.
 
     Args:
       need: a slow function that returns the bytes at a capacity, or None if the program cannot be
@@ -448,7 +449,10 @@ def _fits(need: int | None, limit: int) -> bool:
 
 
 def _on_the_line(known: dict[int, int | None], limit: int) -> int:
-    """Return the capacity where the line through the two closest points reaches ``limit``, or 0."""
+    """Return the capacity where the bytes in `known`, by capacity, reach `limit`, or 0.
+
+    It is on the line through the two known points nearest to the limit.
+    """
     points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
     if len(points) < 2:
         return 0

@@ -169,7 +169,7 @@ class Scalars:
         return None if comparison is None else _COMPARISONS[comparison[1]](*values)
 
     def _moved(self, guard: re.Match[str] | None, new: str, known: dict[str, Any]) -> Any:
-        """Return the value after a move. If its predicate is false, that is the old value."""
+        """Return the value of `new` if the predicate in `guard` is true, else the old value."""
         if guard is None or guard[3] is None:
             return self.value(new, known)
         holds = self.value(guard[2], known)
@@ -178,7 +178,7 @@ class Scalars:
         return self.value(new if holds != bool(guard[1]) else guard[3], known)
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
-        """Return the value that was last stored to the place of a spilled register."""
+        """Return the value that was last stored to `place`, from which `name` is loaded."""
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
@@ -190,7 +190,7 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return row and stored name of the last store to a place before ``name`` is loaded."""
+        """Return ``(row, stored name)`` of the last store to `place` before `name` is defined."""
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]
         return stores[-1] if stores else None
