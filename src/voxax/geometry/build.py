@@ -52,7 +52,7 @@ from voxax.geometry.voxel_geometry import (
     VoxelGeometry,
     check_overflow,
 )
-from voxax.geometry.voxels import Voxels
+from voxax.geometry.voxels import Voxels, differing_rows
 
 MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """Name of the ``jax.monitoring`` event that is recorded each time a kernel map is built."""
@@ -198,7 +198,9 @@ def _attached_map(
             if isinstance(attached, ShardMaps):
                 if not is_known and other is not None:
                     # A shard cannot build the map again, so rows that differ count as lost.
-                    lost = _differing_rows(attached.views[index], other.views[index])
+                    pairs = zip(attached.views[index], other.views[index], strict=True)
+                    numbers = [differing_rows(ours, theirs)[1] for ours, theirs in pairs]
+                    lost = functools.reduce(jnp.maximum, numbers)
                     out = dataclasses.replace(out, drops=out.drops.add(out.stride, lost))
                 source, halo = attached.sources[index], attached.halos[index]
                 return KernelMap(source, out, spec, views, halo=halo, check=False)
@@ -214,17 +216,6 @@ def _attached_map(
             ends = out_geometry.bare(), geometry.bare()
             return KernelMap(*ends, record.spec, views, check=False).transpose()
     return None
-
-
-@jax.jit
-def _differing_rows(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...]) -> jax.Array:
-    """Return ``int32[]``, the number of rows in which the arrays of two maps differ.
-
-    If a map has several arrays, the largest of their numbers is returned.
-    """
-    pairs = zip(ours, theirs, strict=True)
-    found = [jnp.sum((a != b).reshape(len(a), -1).any(1), dtype=jnp.int32) for a, b in pairs]
-    return functools.reduce(jnp.maximum, found)
 
 
 def result_geometry(
@@ -330,13 +321,6 @@ def _neighbors_on_host(source: np.ndarray, out: np.ndarray, spec: KernelSpec) ->
     return neighbor_table(rows, sites, spec, len(out), threads())
 
 
-def _neighbors_of_cells_on_host(
-    source: np.ndarray, out: np.ndarray, place: np.ndarray, spec: KernelSpec
-) -> np.ndarray:
-    del place
-    return _neighbors_on_host(source, out, spec)
-
-
 def _cells_on_host(coords: np.ndarray, stride: tuple[int, ...], capacity: int) -> UniqueRows:
     cells = host.coarsen(_without_padding(coords), stride)
     return merge_rows(host.pad_rows(cells, len(coords)), capacity)
@@ -359,7 +343,7 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
     return invert_neighbors(reached, out.shape[0])
 
 
-@eagerly(_neighbors_of_cells_on_host, native=True)
+@eagerly(lambda source, out, place, spec: _neighbors_on_host(source, out, spec), native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec

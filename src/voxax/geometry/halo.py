@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from voxax import _compat
 from voxax.errors import InputError
+from voxax.geometry.row_operations import gathered
 
 Round = tuple[tuple[int, int], ...]
 """``(sender, receiver)`` pairs of shards; a shard sends at most once and receives at most once."""
@@ -76,14 +77,8 @@ class Halo:
         features, source, *send = _compat.vary_alike(features, self.source, *self.send)
         parts = [features]
         for pairs, rows in zip(self.schedule, send, strict=True):
-            parts.append(jax.lax.ppermute(_taken(features, rows), self.axis, pairs))
-        return _taken(jnp.concatenate(parts), source)
-
-
-def _taken(features: jax.Array, rows: jax.Array) -> jax.Array:
-    """Return ``features[rows]``, zero where ``rows`` is -1."""
-    index = jnp.where(rows < 0, features.shape[0], rows)
-    return features.at[index].get(mode="fill", fill_value=0)
+            parts.append(jax.lax.ppermute(gathered(features, rows), self.axis, pairs))
+        return gathered(jnp.concatenate(parts), source)
 
 
 def split_axis(rows: Any) -> str | None:

@@ -255,14 +255,11 @@ def check_mean_digits(features: Any) -> None:
     ):
         return
     low, high = int(features.min()), int(features.max())
-    if max(-low, high) > _FLOAT32_INTEGERS:
+    if max(-low, high) > 2**24:
         raise InputError(
             f"the mean of {dtype} features is float32, which holds integers up to 2**24; they span "
             f"{low} to {high}: give reduction='first' (or 'max') for labels, or floats"
         )
-
-
-_FLOAT32_INTEGERS = 2**24
 
 
 def check_sum_range(features: Any, sums_of: Callable[[Any], jax.Array]) -> None:

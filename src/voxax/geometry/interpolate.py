@@ -31,9 +31,10 @@ from voxax.geometry.input_checks import (
     float_positions,
     raise_unresolved,
 )
-from voxax.geometry.origin import relative, shift
+from voxax.geometry.origin import relative
 from voxax.geometry.points import Points
-from voxax.geometry.regroup import gathered_on_host, rows_on_host
+from voxax.geometry.regroup import rows_on_host
+from voxax.geometry.row_operations import gathered_on_host
 from voxax.geometry.voxels import Voxels
 
 Interpolation = Literal["nearest", "trilinear"]
@@ -258,10 +259,7 @@ def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Latti
         hint = axes_hint(ndim, own) or axes_hint(own, ndim)
         raise InputError(f"{ndim}-D positions and {own}-D voxels{hint}")
     valid = xp.ones((rows,), bool) if valid is None else xp.asarray(valid)
-    if on_host and positions.dtype == np.float32:
-        parts = shift(voxels.origin, own, ndim)
-    else:
-        positions, parts = relative(positions, voxels.origin, own)
+    positions, parts = relative(positions, voxels.origin, own)
     positions = as_host_array(positions) if on_host else jnp.asarray(positions)
     size = voxels.voxel_size or (1.0,) * ndim
     parts = np.asarray(parts) if on_host else parts

@@ -184,8 +184,13 @@ def _search(
             # Two positions may both be rounded, along each axis.
             further = limit + 2 * math.sqrt(points.ndim) * coarsest
             within = find(*arrays[:-1], further, k=1, algorithm=kind)[1]
-            unsure = vague & (np.asarray(within) > np.asarray(found.found))
-            _raise_unsure(int(unsure.sum()), float(radius), coarsest)
+            if number := int((vague & (np.asarray(within) > np.asarray(found.found))).sum()):
+                raise InputError(
+                    f"{number} queries have neighbors that can't be told at radius="
+                    f"{float(radius)}: positions there are rounded to multiples of {coarsest}. "
+                    "Give vx.Points.make positions as a NumPy array of float64: it keeps them "
+                    "relative to an origin amid them"
+                )
     return found
 
 
@@ -194,15 +199,6 @@ def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
     """Return ``float[M]``, the spacing of floats at the largest coordinate of each position."""
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
-
-
-def _raise_unsure(number: int, radius: float, spacing: float) -> None:
-    if number:
-        raise InputError(
-            f"{number} queries have neighbors that can't be told at radius={radius}: positions "
-            f"there are rounded to multiples of {spacing}. Give vx.Points.make positions as a "
-            "NumPy array of float64: it keeps them relative to an origin amid them"
-        )
 
 
 def _compared(

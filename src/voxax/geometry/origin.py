@@ -131,8 +131,8 @@ def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any
     """Subtract an origin from positions, or return the part that is still to be subtracted.
 
     Args:
-      positions: ``float[N, D]``, relative to ``own``. From a NumPy array, the origin is subtracted
-        here, in float64, as far as its values are known. A JAX array is returned as it is.
+      positions: ``float[N, D]``, relative to ``own``. From a NumPy array of float64, the origin is
+        subtracted here, as far as its values are known. Other arrays are returned as they are.
       origin: the origin that the result is relative to; may be traced.
       own: the origin that ``positions`` are relative to; () is zero.
 
@@ -140,7 +140,7 @@ def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any
       The positions, and ``float32[3, D]``, parts whose sum is still to be subtracted from them.
     """
     ndim = positions.shape[1]
-    if not isinstance(positions, np.ndarray):
+    if not isinstance(positions, np.ndarray) or positions.dtype == np.float32:
         return positions, shift(origin, own, ndim)
     known, other = (
         np.asarray(o) if isinstance(o, Origin) and o.is_known else np.zeros(ndim)

@@ -350,9 +350,6 @@ class _Watched(AttachedMaps):
     traced anew, and recorded, while other functions are found in JAX's cache.
     """
 
-    levels: tuple[VoxelGeometry, ...] = ()
-    views: tuple[tuple[jax.Array, ...], ...] = ()
-    records: tuple[MapRecord, ...] = ()
     recorder: _Recorder | None = None
 
 
@@ -372,7 +369,7 @@ class _Recorder:
 
     def root(self, geometry: VoxelGeometry) -> VoxelGeometry:
         """Mark the input's geometry as level 0 of this recording, and return it."""
-        return dataclasses.replace(geometry, attached=_Watched(recorder=self), level=0)
+        return dataclasses.replace(geometry, attached=_Watched((), (), (), recorder=self), level=0)
 
     def _is_watched(self, geometry: VoxelGeometry) -> bool:
         attached = geometry.attached

@@ -123,8 +123,7 @@ class Points:
         if not _compat.is_traced(places):
             check_finite(np.asarray(places))
         if corner:
-            relate = relative if exact else _with_parts
-            places = from_origin(*relate(places, corner))
+            places = from_origin(*relative(places, corner))
         places = as_host_array(places) if on_host else as_own_array(places)
         if not _compat.is_traced(scenes) and rows:
             check_batch_range(scenes, batch_size)
@@ -193,11 +192,6 @@ class Points:
 @in_either("rows")
 def _before(xp: Any, count: Any, rows: int) -> Any:
     return xp.arange(rows, dtype=np.int32) < count
-
-
-def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:
-    """Return the positions unchanged, and the parts of the origin to subtract from them."""
-    return positions, shift(corner, (), positions.shape[1])
 
 
 def _padded(array: Any, capacity: int) -> Any:

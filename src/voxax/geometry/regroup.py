@@ -34,25 +34,10 @@ from voxax.geometry.halo import refuse_shard
 from voxax.geometry.host_merge import REDUCTIONS, Reduction, merge_rows, reduce_on_host
 from voxax.geometry.input_checks import check_capacity, check_mean_digits, check_sum_range
 from voxax.geometry.lost_rows import Level, LostRows
-from voxax.geometry.row_operations import join_rows, read_rows
+from voxax.geometry.row_operations import gathered, gathered_on_host, join_rows, read_rows
 from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
-
-def gathered_on_host(features: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return ``features[rows]`` in NumPy, zero where a row is -1 or after the last row."""
-    there = (rows >= 0) & (rows < len(features))
-    if not there.any():
-        return np.zeros((*rows.shape, *features.shape[1:]), features.dtype)
-    out = features[np.where(there, rows, 0)]
-    out[~there] = 0
-    return out
-
-
-@eagerly(gathered_on_host)
-@jax.jit
-def _gathered(features: jax.Array, rows: jax.Array) -> jax.Array:
-    index = jnp.where(rows < 0, features.shape[0], rows)
-    return features.at[index].get(mode="fill", fill_value=0)
+_gathered = eagerly(gathered_on_host)(jax.jit(gathered))
 
 
 def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
@@ -127,11 +112,9 @@ def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> Compact
 kept_rows = eagerly(kept_on_host)(compact_rows)
 
 
-def _joined(xp: Any, arrays: Sequence[Any], axis: int = 0) -> Any:
+@in_either("axis")
+def _stack(xp: Any, arrays: Sequence[Any], axis: int) -> Any:
     return xp.concatenate(arrays, axis=axis)
-
-
-_stack = in_either("axis")(_joined)
 
 
 def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:

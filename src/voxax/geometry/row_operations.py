@@ -146,10 +146,6 @@ def _relu_on_host(x: np.ndarray) -> np.ndarray:
     return np.add(found, np.zeros((), x.dtype), out=found)
 
 
-def _positive(x: jax.Array) -> jax.Array:
-    return x > 0
-
-
 def _positive_on_host(x: np.ndarray) -> np.ndarray:
     return np.greater(x, 0, out=empty_array(x.shape, np.dtype(bool)))
 
@@ -252,15 +248,19 @@ def _put_on_host(ct: np.ndarray, indices: np.ndarray, *, rows: int) -> np.ndarra
     return total
 
 
-def _read(x: jax.Array, rows: jax.Array) -> jax.Array:
+def gathered(x: jax.Array, rows: jax.Array) -> jax.Array:
+    """Return ``x[rows]`` in ordinary JAX, zero where a row is -1 or after the last row."""
     index = jnp.where(rows < 0, x.shape[0], rows)
     return x.at[index].get(mode="fill", fill_value=0)
 
 
-def _read_on_host(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    found = _own(0, (*rows.shape, x.shape[1]), x.dtype)
-    there = (rows >= 0) & (rows < len(x))
-    found[there] = x[rows[there]]
+def gathered_on_host(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return ``x[rows]`` in NumPy, zero where a row is -1 or after the last row."""
+    shape, there = (*rows.shape, *x.shape[1:]), (rows >= 0) & (rows < len(x))
+    if not there.any():
+        return _own(0, shape, x.dtype)
+    found = np.take(x, rows, axis=0, out=empty_array(shape, x.dtype), mode="clip")
+    found[~there] = 0
     return found
 
 
@@ -279,10 +279,6 @@ def _written_on_host(ct: np.ndarray, rows: np.ndarray, *, length: int) -> np.nda
         return np.add(total, np.zeros((), ct.dtype), out=total)
     np.add.at(total, targets, ct[there])
     return total
-
-
-def _joined(*arrays: jax.Array, axis: int) -> jax.Array:
-    return jnp.concatenate(arrays, axis)
 
 
 def _joined_shape(*arrays: Any, axis: int) -> jax.ShapeDtypeStruct:
@@ -316,10 +312,6 @@ def _mean_on_host(total: np.ndarray, neighbors: np.ndarray, *, dtype: Any) -> np
     wide = wide_fraction(dtype)
     share = 1 / np.maximum((neighbors >= 0).sum(1), 1).astype(wide)
     return _own((total.astype(wide) * share[:, None]).astype(dtype), total.shape, dtype)
-
-
-def _converted(x: jax.Array, *, dtype: Any) -> jax.Array:
-    return x.astype(dtype)
 
 
 def _converted_on_host(x: np.ndarray, *, dtype: Any) -> np.ndarray | None:
@@ -478,7 +470,7 @@ _relu_p = _primitive(
 )
 _positive_p = _primitive(
     "relu_passes",
-    _positive,
+    lambda x: x > 0,
     _positive_on_host,
     lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bool_),
     jvp=lambda x, _: _compat.no_tangent(_positive_p.bind(x)),
@@ -495,7 +487,7 @@ _add_row_p = _primitive(
 )
 _convert_p = _primitive(
     "convert_rows",
-    _converted,
+    lambda x, *, dtype: x.astype(dtype),
     _converted_on_host,
     lambda x, *, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
     transpose=lambda ct, x, *, dtype: [_convert_p.bind(ct, dtype=x.aval.dtype)],
@@ -516,8 +508,8 @@ _put_p = _primitive(
 )
 _read_p = _primitive(
     "read_rows",
-    _read,
-    _read_on_host,
+    gathered,
+    gathered_on_host,
     lambda x, rows: jax.ShapeDtypeStruct((*rows.shape, x.shape[1]), x.dtype),
     transpose=lambda ct, x, rows: [_write_p.bind(ct, rows, length=x.aval.shape[0]), None],
 )
@@ -530,7 +522,7 @@ _write_p = _primitive(
 )
 _join_p = _primitive(
     "join_rows",
-    _joined,
+    lambda *arrays, axis: jnp.concatenate(arrays, axis),
     _joined_on_host,
     _joined_shape,
     jvp=_join_moving,

@@ -138,7 +138,7 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
         joined, parts = dataclasses.replace(first, geometry=geometry), [*parts, found.features]
     if not _can_join(parts):
         return joined.replace_features(stacked(parts, axis=1))
-    return dataclasses.replace(joined, features=_join_channels(parts, joined.valid))
+    return dataclasses.replace(joined, features=_cat(*parts, joined.valid)[0])
 
 
 @checked_operator
@@ -312,7 +312,7 @@ def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
 
 
 def _can_join(arrays: Sequence[jax.Array]) -> bool:
-    """Return whether :func:`_join_channels` supports these arrays.
+    """Return whether the operator ``_cat`` supports these arrays.
 
     It needs the native library, and two or more arrays of one floating-point dtype. Without the
     library, eager calls would compile a program for each size.
@@ -323,17 +323,8 @@ def _can_join(arrays: Sequence[jax.Array]) -> bool:
     return len(arrays) > 1 and len(dtypes) == 1 and dtypes.pop().name in FRACTIONS
 
 
-def _join_channels(arrays: Sequence[jax.Array], valid: jax.Array) -> jax.Array:
-    """Concatenate arrays along the channels, with zeros in rows that are not valid.
-
-    Args:
-      arrays: arrays ``[N, C_i]`` that :func:`_can_join` accepts; invalid rows may hold anything.
-      valid: ``bool[N]``, the valid rows.
-    """
-    return _cat(*arrays, valid)[0]
-
-
 def _cat_portably(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Concatenate all arrays but the last along the channels, with zeros where it is False."""
     *sides, valid = arrays
     joined = jnp.concatenate(sides, axis=1)
     return (jnp.where(valid[:, None], joined, jnp.zeros((), joined.dtype)),)

@@ -54,7 +54,7 @@ from voxax.geometry.input_checks import (
 )
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.lost_rows import Level, LostRows
-from voxax.geometry.origin import Origin, as_origin, relative, shift
+from voxax.geometry.origin import Origin, as_origin, relative
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
     choose_capacity,
@@ -623,7 +623,8 @@ def voxelize(
     places: Any = float_positions(positions, finite=number is None, on_host=on_host)
     rows, ndim = places.shape
     size = check_voxel_size(voxel_size, ndim)
-    corner = _origin((0.0,) * ndim if origin is None else origin, ndim)
+    corner = (0.0,) * ndim if origin is None else origin
+    corner = corner if isinstance(corner, Origin) else Origin(check_origin(corner, ndim))
     if batch_index is None and batch_size is None:
         batch_size = 1
     batch_index = batch_indices(batch_index, rows, on_host=on_host)
@@ -658,11 +659,6 @@ def voxelize(
     return (voxels, inverse) if return_inverse else voxels
 
 
-def _origin(origin: Any, ndim: int) -> Origin:
-    """Return ``origin`` as a checked :class:`Origin`; an existing Origin is returned as it is."""
-    return origin if isinstance(origin, Origin) else Origin(check_origin(origin, ndim))
-
-
 def place_points(
     positions: Any, origin: Any, own: Any, size: tuple[float, ...], *, on_host: bool
 ) -> tuple[Any, Any, Any, Any]:
@@ -679,12 +675,8 @@ def place_points(
       cells; ``bool[N]``, whether the cell is known; ``bool[N]``, whether it is unknown because
       float32 does not resolve it.
     """
-    ndim = positions.shape[1]
-    if on_host and positions.dtype == np.float32:
-        parts = shift(origin, own, ndim)
-    else:
-        positions, parts = relative(positions, origin, own)
-    to = lattice(parts, size, (1,) * ndim, positions.dtype)
+    positions, parts = relative(positions, origin, own)
+    to = lattice(parts, size, (1,) * len(size), positions.dtype)
     # Float64 NumPy arrays stay on the host: JAX may have 32 bits only.
     place = _place if on_host or positions.dtype != np.float32 else _place_on_device
     return positions, *place(positions, to)
@@ -977,7 +969,7 @@ def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelG
     differs, lost = ours.memo.get_or_build(
         ("differing rows", Held(theirs.coords)),
         (ours.coords, theirs.coords),
-        lambda: _differing(ours.coords, theirs.coords),
+        lambda: differing_rows(ours.coords, theirs.coords),
     )
     features = jnp.where(differs[:, None], jnp.zeros((), b.features.dtype), b.features)
     found = dataclasses.replace(theirs, attached=None, drops=theirs.drops.add(ours.stride, lost))
@@ -985,7 +977,7 @@ def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelG
 
 
 @jax.jit
-def _differing(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def differing_rows(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return ``(bool[N], int32[])``: which rows of two arrays differ, and how many."""
-    differs = jnp.any(a != b, axis=1)
+    differs = jnp.any(a != b, axis=tuple(range(1, a.ndim)))
     return differs, jnp.sum(differs, dtype=jnp.int32)

@@ -42,12 +42,7 @@ _CONV_ROLES: dict[Role, str] = {"weight": "weight", "bias": "bias"}
 _LINEAR_ROLES: dict[Role, str] = {"weight": "kernel", "bias": "bias"}
 _NORM_ROLES: dict[Role, str] = {"weight": "scale", "bias": "bias", "mean": "mean", "var": "var"}
 _SCALE_ROLES: dict[Role, str] = {"weight": "scale"}
-_MEMBERS: dict[Role, str] = {
-    "weight": "weight",
-    "bias": "bias",
-    "mean": "running_mean",
-    "var": "running_var",
-}
+_MEMBERS: dict[Role, str] = {"mean": "running_mean", "var": "running_var"}  # others: the role
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,8 +230,8 @@ class Peer:
         """
         found: dict[Role, list[Form]] = {}
         for role in layer.arrays:  # shape [C] or [1, C]
-            own = layer.shape(role)
-            found[role] = [reshaped(_MEMBERS[role], shape, own) for shape in (own, (1, *own))]
+            member, own = _MEMBERS.get(role, role), layer.shape(role)
+            found[role] = [reshaped(member, shape, own) for shape in (own, (1, *own))]
         if layer.kind == "depthwise" and not self.depthwise:
             raise InputError(
                 f"{layer}: {self.name} has no depthwise convolution; use SpatiallySparseConv, or "

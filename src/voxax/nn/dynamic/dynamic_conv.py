@@ -139,7 +139,8 @@ def dynamic_conv(
     outputs = output_grid(x.shape[:-1], spec.stride)
     is_sampled = any(a is not None for a in (spacing, offsets, mask))
     uniform: Uniform = "scenes" if np.ndim(0 if size is None else size) < 2 else ""
-    if _is_static(size) and not (is_sampled or algorithm == "bank"):
+    is_static = size is None or (isinstance(size, int | np.integer) and int(size) >= 1)
+    if is_static and not (is_sampled or algorithm == "bank"):
         # An ordinary convolution with the taps of that size.
         box = within(taps, size)
         weight = weight[(*(slice(None),) * (weight.ndim - len(taps) - 2), *box)]
@@ -231,11 +232,6 @@ def _between(
     wide = accumulator(lower.dtype)
     part = part.astype(wide)
     return (lower.astype(wide) * (1 - part) + upper.astype(wide) * part).astype(lower.dtype)
-
-
-def _is_static(size: Any) -> bool:
-    """Return whether ``size`` is None or a Python integer of 1 or more, the same everywhere."""
-    return size is None or (isinstance(size, int | np.integer) and int(size) >= 1)
 
 
 def _own_kernels(
@@ -413,6 +409,7 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
     return size
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BankError:
     """The error of ``algorithm="bank"``; result of :func:`bank_error`.
@@ -426,9 +423,6 @@ class BankError:
     sizes: jax.Array
     moved: jax.Array
     relative: jax.Array
-
-
-jax.tree_util.register_dataclass(BankError)
 
 
 @checked_operator

@@ -191,39 +191,30 @@ def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list
     return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
 
 
-# The backward pass repeats these few operations, so that it needs only the features.
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
-@functools.partial(jax.checkpoint, static_argnums=(4, 5))
-def _row_normed(
-    features: jax.Array,
-    valid: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    epsilon: float,
-    centered: bool,
-) -> jax.Array:
-    x = clear_padding(features, valid)
-    if centered:
-        x = x - jnp.mean(x, axis=1, keepdims=True)
-    y = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + epsilon)
-    if scale.shape[0]:
-        y = y * scale[None, :]
-    if bias.shape[0]:
-        y = y + bias[None, :]
-    # Padding is zero already if there is no bias, but its cotangents are not.
-    return clear_padding(y, valid).astype(features.dtype)
-
-
 def _row_norm_portable(
-    x: jax.Array,
+    features: jax.Array,
     valid: jax.Array,
     scale: jax.Array,
     bias: jax.Array,
     *,
     epsilon: float,
     centered: bool,
-) -> tuple[jax.Array, ...]:
-    return (_row_normed(x, valid, scale, bias, epsilon, centered),)
+) -> tuple[jax.Array]:
+    @jax.checkpoint  # the backward pass repeats these few operations, and needs only the features
+    def run(features: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+        x = clear_padding(features, valid)
+        if centered:
+            x = x - jnp.mean(x, axis=1, keepdims=True)
+        y = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + epsilon)
+        if scale.shape[0]:
+            y = y * scale[None, :]
+        if bias.shape[0]:
+            y = y + bias[None, :]
+        # Padding is zero already if there is no bias, but its cotangents are not.
+        return clear_padding(y, valid).astype(features.dtype)
+
+    return (run(features, scale, bias),)
 
 
 def _row_norm_value(

@@ -435,10 +435,6 @@ def best_by_scene(
     return _extremes(features, valid, scene, **options)[0]
 
 
-def _place(valid: jax.Array, scene: jax.Array, scenes: int) -> jax.Array:
-    return jnp.where(valid, scene, scenes)
-
-
 def _numbers(place: jax.Array, scenes: int, axis: str | None) -> jax.Array:
     number = jnp.zeros((scenes,), jnp.int32).at[place].add(1, mode="drop")
     return number if axis is None else jax.lax.psum(number, axis)
@@ -447,7 +443,7 @@ def _numbers(place: jax.Array, scenes: int, axis: str | None) -> jax.Array:
 def _sums_portable(
     x: jax.Array, valid: jax.Array, scene: jax.Array, *, scenes: int, axis: str | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    wide, place = accumulator(x.dtype), _place(valid, scene, scenes)
+    wide, place = accumulator(x.dtype), jnp.where(valid, scene, scenes)
     x = jnp.where(valid[:, None], x.astype(wide), jnp.zeros((), wide))
     total = jnp.zeros((scenes, x.shape[1]), wide).at[place].add(x, mode="drop")
     return total if axis is None else jax.lax.psum(total, axis), _numbers(place, scenes, axis)
@@ -479,7 +475,7 @@ def _extremes_portable(
     largest: bool,
     axis: str | None = None,
 ) -> tuple[jax.Array]:
-    place, zero = _place(valid, scene, scenes), jnp.zeros((), x.dtype)
+    place, zero = jnp.where(valid, scene, scenes), jnp.zeros((), x.dtype)
     x = jnp.where(valid[:, None], x, zero)
     merge = _best_of_scenes if jnp.issubdtype(x.dtype, jnp.inexact) else _best
     best = merge(x, place, scenes, largest, axis)

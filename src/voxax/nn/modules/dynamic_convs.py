@@ -242,11 +242,13 @@ class SparseDynamicConv(CheckedModule):
         self.weight = nnx.Param(weights[0] if num_weights == 1 else jnp.stack(weights))
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
+        keys: Any = HostKeys(rngs)
+
         def head(features: int) -> nnx.Linear:
             # Zero weights: every voxel starts with the middle size and equal parts of the weights.
             return nnx.Linear(
                 in_channels, features, kernel_init=jax.nn.initializers.zeros, dtype=dtype,
-                param_dtype=param_dtype, precision=precision, rngs=HostKeys.of(rngs),
+                param_dtype=param_dtype, precision=precision, rngs=keys,
             )  # fmt: skip
 
         self.size_head = head(1) if learn_size else None

@@ -6,8 +6,6 @@ process would compile them before it draws the first weight.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from flax import nnx
@@ -45,15 +43,10 @@ def rngs_of(seed: int) -> nnx.Rngs:
 
 
 class HostKeys:
-    """Source of keys to pass as ``rngs=`` to a flax layer; :func:`next_key` computes the keys."""
+    """Source of keys from ``rngs``, by :func:`next_key`, to pass as ``rngs=`` to a flax layer."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self._rngs = rngs
-
-    @classmethod
-    def of(cls, rngs: nnx.Rngs) -> Any:
-        """Return a source that draws its keys from ``rngs`` and advances the counts there."""
-        return cls(rngs)
 
     def params(self) -> jax.Array:
         """Return the next key of the stream ``params``, for initial weights."""

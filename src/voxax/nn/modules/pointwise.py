@@ -152,6 +152,7 @@ class Linear(CheckedModule):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         precision_name(precision)  # raises for one that is unknown
+        keys: Any = HostKeys(own_rngs(rngs))
         self.linear = nnx.Linear(
             in_channels,
             out_channels,
@@ -161,7 +162,7 @@ class Linear(CheckedModule):
             precision=precision,
             kernel_init=he_normal,
             bias_init=zeros,
-            rngs=HostKeys.of(own_rngs(rngs)),
+            rngs=keys,
         )
 
     def __call__(self, voxels: Voxels) -> Voxels:

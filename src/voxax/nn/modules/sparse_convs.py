@@ -151,11 +151,8 @@ class Convolution(CheckedModule):
         relation["kernel_shape"] = shape
         self.relation: Mapping[str, Any] = FrozenDict(relation)
         self.options: Mapping[str, Any] = FrozenDict(options)
-        self.kernel_size, self.capacity, self.dtype = (
-            relation["kernel_size"],
-            static(capacity),
-            dtype,
-        )
+        self.kernel_size, self.capacity = relation["kernel_size"], static(capacity)
+        self.dtype = dtype
         return KernelSpec.make(self.ndim, **relation)
 
     def __call__(
