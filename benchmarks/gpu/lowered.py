@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from benchmarks.gpu.sheets import gpu_sheet
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from voxax import _compat
 from voxax.geometry import PAIR_ROOM
-from voxax.hardware import HardwareInfo, gpu_sheet, targeting
+from voxax.hardware import HardwareInfo, targeting
 from voxax.kernels import Layer, Problem
 from voxax.kernels.depthwise import gpu as depthwise_gpu
 from voxax.kernels.implicit_gemm import gpu
