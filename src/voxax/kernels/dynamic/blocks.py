@@ -145,10 +145,6 @@ class Blocks:
                 at += len(passes)
         return found
 
-    def taps(self) -> np.ndarray:
-        """Return :attr:`Pass.taps` of all passes, ``int[passes, P, P]``."""
-        return _taps(self.passes, self.pack)
-
 
 def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
     return np.asarray([p.taps for p in passes]).reshape(-1, pack, pack)

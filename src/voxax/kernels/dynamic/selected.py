@@ -129,27 +129,19 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
         out = box_conv(grid_of_x, box, grid.stride, dilation, **wide)
         return out.reshape(-1, w.shape[-1]).astype(kind)
 
-    x_shape = (math.prod(grid.inputs), problem.in_channels)
-    shapes = {
-        "forward": (math.prod(grid.outputs), problem.out_channels),
-        "dgrad": x_shape,
-        "wgrad": problem.weight_shape,
-    }
-
     def product(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         if not size:
-            return zeros(shapes[problem.product], kind, a)
+            return zeros(problem.result_shape, kind, a)
         if problem.product == "forward":
             return forward(a, b)
         if in_branch and problem.platform == "cpu" and spec is not None:
             # On CPUs, XLA computes the transposes of a convolution slowly inside a branch: both
             # took 76 s for 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
             return _by_taps(problem, spec, taps, a, b)
+        result = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
         if problem.product == "dgrad":
-            x = jax.ShapeDtypeStruct(x_shape, a.dtype)
-            return jax.linear_transpose(lambda x: forward(x, b), x)(a)[0].astype(kind)
-        w = jax.ShapeDtypeStruct(problem.weight_shape, a.dtype)
-        return jax.linear_transpose(lambda w: forward(a, w), w)(b)[0].astype(kind)
+            return jax.linear_transpose(lambda x: forward(x, b), result)(a)[0].astype(kind)
+        return jax.linear_transpose(lambda w: forward(a, w), result)(b)[0].astype(kind)
 
     return product
 
