@@ -338,7 +338,7 @@ def test_a_name_loads_no_optional_package(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["CapacityError", "PAD", "bucket_capacity", "hardware.peak_memory", "hardware.known_gpus"],
+    ["CapacityError", "PAD", "bucket_capacity", "hardware.peak_memory"],
 )
 def test_a_name_that_needs_no_jax_loads_none(name):
     loaded = loaded_by(f"import voxax; voxax.{name}")

@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 from benchmarks.gpu.lowered import alone
+from benchmarks.gpu.sheets import gpu_sheet
 
-from voxax.hardware import gpu_sheet, targeting
+from voxax.hardware import targeting
 from voxax.kernels.triton_call import Compilation, noting_calls
 
 

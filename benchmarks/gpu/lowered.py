@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from benchmarks.gpu.sheets import gpu_sheet
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from voxax import _compat
-from voxax.geometry import PAIR_ROOM
-from voxax.hardware import HardwareInfo, gpu_sheet, targeting
+from voxax.geometry import PAIR_ROOM, KernelSpec
+from voxax.hardware import HardwareInfo, targeting
 from voxax.kernels import Layer, Problem
 from voxax.kernels.depthwise import gpu as depthwise_gpu
 from voxax.kernels.implicit_gemm import gpu
@@ -83,6 +84,7 @@ def problem_of(
         kind=kind,
         groups=groups,
         precision=precision,
+        spec=KernelSpec.make(3, 3),
     )
     return Problem(product, layer, c_in, c_out, dtype, "gpu")
 

@@ -22,8 +22,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import report  # noqa: E402
 from benchmarks.gpu.compiled import kernel_of, resources  # noqa: E402
 from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of  # noqa: E402
-
-from voxax.hardware import gpu_sheet, known_gpus  # noqa: E402
+from benchmarks.gpu.sheets import gpu_sheet, known_gpus  # noqa: E402
 
 ROWS = 98_304
 CASES = (

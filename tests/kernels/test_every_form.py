@@ -18,7 +18,7 @@ from samples import make_voxels, make_weight, slow_unless
 from voxax.geometry import PAIR_ROOM
 from voxax.geometry.host import invert_table, pair_lists
 from voxax.kernels.explicit_gemm import xla
-from voxax.kernels.registry import views
+from voxax.kernels.registry import kernels
 from voxax.products import convolve
 
 KINDS = ("dense", "grouped", "depthwise")
@@ -33,7 +33,11 @@ def views_of(table, inputs):
     pairs, starts = pair_lists(table)
     tables = {"neighbors": table, "transposed_neighbors": transposed}
     return {
-        **{name: view.on_host(tables[view.table], None) for name, view in views().items()},
+        **{
+            name: view.on_host(tables[view.table], None)
+            for kernel in kernels()
+            for name, view in kernel.views.items()
+        },
         **tables,
         "pairs": pairs,
         "pair_starts": starts,

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.gpu.compiled import kernel_of, resources
 from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of
 from benchmarks.gpu.resources import tile_of
+from benchmarks.gpu.sheets import gpu_sheet, known_gpus
 
 import problems
-from voxax.hardware import gpu_sheet, known_gpus
 from voxax.kernels.implicit_gemm import gpu
 
 ROWS = 98_304

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from benchmarks.gpu.compiled import kernel_of, resources
 from benchmarks.gpu.lowered import alone, problem_of
+from benchmarks.gpu.sheets import gpu_sheet, known_gpus
 from test_gpu_launches import CHIP, OUT_ROWS, TOLERANCE, a_problem, expected, views_of
 
 import launcher
 import problems
 from oracle import relative_error
 from samples import slow_unless
-from voxax.hardware import gpu_sheet, known_gpus, targeting
+from voxax.hardware import targeting
 from voxax.kernels import Epilogue
 from voxax.kernels.implicit_gemm import gpu
 from voxax.kernels.triton_call import noting_calls

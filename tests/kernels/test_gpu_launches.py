@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of
+from benchmarks.gpu.sheets import gpu_sheet
 
 import launcher
 import problems
 from oracle import relative_error
 from voxax import _compat
 from voxax.geometry.host import invert_table, pair_lists
-from voxax.hardware import gpu_sheet
 from voxax.kernels.implicit_gemm import gpu
 from voxax.kernels.implicit_gemm.tap_order import sort_by_taps
 

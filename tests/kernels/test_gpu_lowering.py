@@ -18,12 +18,12 @@ from benchmarks.gpu.lowered import (
     lowered_kernel,
     problem_of,
 )
+from benchmarks.gpu.sheets import gpu_sheet
 from benchmarks.workloads import random_cube
 
 import problems
 import voxax as vx
 from samples import make_voxels, slow_unless
-from voxax.hardware import gpu_sheet
 from voxax.kernels import triton_call
 from voxax.kernels.implicit_gemm import gpu
 from voxax.nn.functional import spatially_sparse_conv

@@ -8,10 +8,10 @@ import types
 import pytest
 from benchmarks.gpu.compiled import kernel_of
 from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of
+from benchmarks.gpu.sheets import gpu_sheet
 
 import problems
 from voxax import _compat
-from voxax.hardware import gpu_sheet
 from voxax.kernels import triton_call
 from voxax.kernels.implicit_gemm import gpu
 from voxax.kernels.triton_call import _TRIED, refusal

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import problems
+from voxax.geometry import KernelSpec
 from voxax.kernels.explicit_gemm import xla
 from voxax.tuning import decide, epilogue
 from voxax.tuning.epilogue import applies_epilogue
@@ -37,8 +38,9 @@ def choose(monkeypatch):
 
     def chosen(with_epilogue):
         problem = problems.make_problem(
-            "forward", "dense", 90, 80, 27, 6, 5, 1, "float32", "highest", False, "cpu"
-        )
+            "forward", "dense", 90, 80, 27, 6, 5, 1, "float32", "highest", False, "cpu",
+            KernelSpec.make(3, 3),
+        )  # fmt: skip
         kernel = dataclasses.replace(xla.EXPLICIT_GEMM, with_epilogue=with_epilogue)
         return decide.Choice(problem, kernel, xla.IM2COL, "pinned")
 

@@ -30,7 +30,6 @@ SPECS = {
     "transposed": KernelSpec.make(3, 3, stride=2).adjoint(),
     "generative": KernelSpec.make(3, 3, generative=True),
     "custom": KernelSpec.make(3, kernel_shape=CROSS),
-    "unknown": None,
 }
 CHANGES = [
     {"product": "dgrad"},

@@ -12,7 +12,6 @@ from voxax.geometry import KernelSpec
 from voxax.tuning.occupancy import (
     KINDS,
     TIME_STEPS,
-    nearest_taps,
     recorded,
     sample_map,
     unpack,
@@ -186,19 +185,6 @@ def test_levels_get_denser_as_networks_see_them():
         for level in (1, 2, 4, 8)
     ]
     assert densities == sorted(densities)
-
-
-def test_without_a_spec_the_number_of_taps_says_what_to_build():
-    for taps in (1, 7, 8, 9, 27):
-        sample = sample_map("surface", nearest_taps(taps, 3), (), 500, 500)
-        assert sample.neighbors.shape == (500, taps)
-        assert len(sample.in_rows) == len(sample.out_rows) == 440
-    cross = KernelSpec.make(3, 3, kernel_shape="cross")
-    np.testing.assert_array_equal(
-        sample_map("surface", nearest_taps(7, 3), ONE, 500, 500).neighbors,
-        sample_map("surface", cross, ONE, 500, 500).neighbors,
-    )
-    assert nearest_taps(9, 2) == KernelSpec.make(2, 3)
 
 
 def test_absurd_reach_stays_inside_the_coordinate_range():

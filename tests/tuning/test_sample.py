@@ -103,11 +103,6 @@ def test_only_what_is_read_is_made():
     assert list(sample_of(make_problem(), None, {"pairs": None}).views) == ["pairs"]
 
 
-def test_a_map_that_nobody_described_has_its_taps():
-    problem = make_problem(spec=None, level=(), num_offsets=19, symmetric=False)
-    assert sample_of(problem, None, {"neighbors": None}).views["neighbors"].shape == (48, 19)
-
-
 def test_no_rows():
     sample = sample_of(make_problem(rows=0), None, VIEWS)
     assert sample.a.shape == (0, 4)

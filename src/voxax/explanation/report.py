@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from voxax.explanation.lower_bound import LowerBound
 from voxax.explanation.tpu_rows import RowsMoved
 from voxax.tuning.decide import Choice
-from voxax.tuning.entry import described, key_of
+from voxax.tuning.entry import key_of
 
 _WHY = {
     "measured": "the fastest measured just now",
@@ -89,7 +89,7 @@ class Explained:
             ranked = sorted(entry.measured, key=lambda m: (m.seconds is None, m.seconds or 0.0))
             for m in ranked:
                 verdict = f"{m.verdict}: {m.reason}" if m.reason else m.verdict
-                yield described(m.algorithm, m.parameters), m.seconds, verdict
+                yield str(m), m.seconds, verdict
         for name, reason in self.choice.refused:
             yield name, None, f"refused: {reason}"
 

@@ -5,9 +5,6 @@ from .cpu import process_memory as process_memory
 from .description import Runtime as Runtime
 from .description import describe as describe
 from .description import remeasure as remeasure
-from .gpu_sheets import GpuSheet as GpuSheet
-from .gpu_sheets import gpu_sheet as gpu_sheet
-from .gpu_sheets import known_gpus as known_gpus
 from .info import Fact as Fact
 from .info import HardwareInfo as HardwareInfo
 from .info import feature_names as feature_names

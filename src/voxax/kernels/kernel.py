@@ -72,7 +72,7 @@ class Layer:
       kind: the kind of the weight.
       groups: G, the number of groups; 1 unless the weight is grouped.
       precision: ``jax.lax.Precision`` name, part of every tuning key.
-      spec: offsets, stride and dilation of the map, or None if unknown.
+      spec: offsets, stride and dilation of the map.
       level: total stride of the map's input voxels, for each axis.
       density: the average number of neighbors of an output row, rounded to a power of sqrt(2);
         None if the map is traced.
@@ -90,7 +90,7 @@ class Layer:
     kind: WeightKind
     groups: int
     precision: str
-    spec: KernelSpec | None = None
+    spec: KernelSpec
     level: tuple[int, ...] = ()
     density: float | None = None
     sizes: GridSizes = GridSizes()

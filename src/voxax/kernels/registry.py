@@ -15,7 +15,6 @@ import importlib
 import pkgutil
 
 from voxax.errors import AlgorithmError
-from voxax.geometry.kernel_maps import View
 from voxax.kernels.kernel import Kernel, WeightKind
 
 # A grouped weight is a dense weight with zeros, so kernels of dense weights are considered for it.
@@ -73,8 +72,3 @@ def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Ke
         key = kernel.kind, kernel.name
         index[key] = (*index.get(key, ()), kernel)
     return index
-
-
-def views() -> dict[str, View]:
-    """Return the builders of all map arrays that kernels define, by name of the array."""
-    return {name: view for kernel in kernels() for name, view in kernel.views.items()}

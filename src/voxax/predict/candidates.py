@@ -57,7 +57,8 @@ def is_known(
     """
     if entry is None or not entry.predicted:
         return entry is not None
-    return entry.knows(space_of(problem, admitted, hardware).heuristics[0].identity)
+    default = space_of(problem, admitted, hardware).heuristics[0].identity
+    return any(m.candidate == default for m in entry.measured)
 
 
 def predict_all(

@@ -376,8 +376,7 @@ def _on_grid(x: jax.Array, weight: jax.Array, sizes: jax.Array, layer: Layer) ->
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
     operands = _compat.vary_alike(rows, weight.astype(dtype), sizes.reshape(-1))
     out = forward_p.bind(*operands, layer=layer)
-    stride = () if layer.spec is None else layer.spec.stride
-    return out.reshape(*output_grid(layer.sizes.grid, stride), -1)
+    return out.reshape(*output_grid(layer.sizes.grid, layer.spec.stride), -1)
 
 
 # An eager call is one program, because a separate reshape would copy the array.
@@ -389,10 +388,9 @@ def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
 
     It sets :attr:`Layer.density`, and ``tile_density`` and ``uniform`` of :class:`GridSizes`.
     """
-    spec = layer.spec
-    if spec is None or layer.sizes.uniform == "all":
+    if layer.sizes.uniform == "all":
         return layer
-    counts, outputs = _counts(spec), output_grid(layer.sizes.grid, spec.stride)
+    counts, outputs = _counts(layer.spec), output_grid(layer.sizes.grid, layer.spec.stride)
     sizes = np.clip(sizes, 0, len(counts) - 1).reshape(outputs[0], -1)
     if (sizes == sizes[:, :1]).all():
         uniform: Uniform = "scenes"
@@ -414,7 +412,7 @@ def _counts(spec: KernelSpec) -> np.ndarray:
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
     """Return the layer with statistics of its sizes and, if ``specialize``, ``sizes.prefix``."""
     layer = with_statistics(layer, sizes)
-    if not specialize or layer.spec is None:
+    if not specialize:
         return layer
     largest = _largest(layer.spec)
     at_least = [int((sizes >= size).sum()) for size in range(largest + 1)]

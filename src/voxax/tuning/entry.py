@@ -172,10 +172,6 @@ class Entry:
         """The measurements of candidates that were skipped because the time was used up."""
         return tuple(m for m in self.measured if m.verdict == "skipped" and m.reason == NO_TIME)
 
-    def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
-        """Return whether the entry has a measurement of this (algorithm, parameters, revision)."""
-        return any(m.candidate == candidate for m in self.measured)
-
     def ranked(self) -> tuple[Measured, ...]:
         """Return the measurements with verdict ``ok`` and the newest revision, fastest first."""
         newest: dict[str, int] = {}
@@ -230,11 +226,10 @@ def key_of(problem: Problem) -> str:
     two. For a dynamic convolution it also describes the grid and the kernel sizes.
     """
     layer = problem.layer
-    relation = "unknown map" if layer.spec is None else str(layer.spec)[:_MAX_SPEC]
     words = [
         f"C{problem.in_channels}-{problem.out_channels} G{layer.groups}",
         f"rows {_power(layer.in_capacity)}-{_power(layer.out_capacity)}",
-        f"[{relation}]" + (" self-adjoint" if layer.symmetric else ""),
+        f"[{str(layer.spec)[:_MAX_SPEC]}]" + (" self-adjoint" if layer.symmetric else ""),
         f"traced level {'x'.join(map(str, layer.level)) or '?'}"
         if layer.density is None
         else f"pairs/row {layer.density:.3g}",

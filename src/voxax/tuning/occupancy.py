@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -88,23 +87,6 @@ def sample_map(
     for array in made:
         array.flags.writeable = False
     return made
-
-
-def nearest_taps(number: int, ndim: int) -> KernelSpec:
-    """Return a kernel spec of stride 1 with `number` taps on `ndim` axes.
-
-    The taps are a cube if `number` is an edge length to the power `ndim`; otherwise they are those
-    nearest to the center.
-    """
-    edge = 1
-    while edge**ndim < number:
-        edge += 1
-    if edge**ndim == number:
-        return KernelSpec.make(ndim, edge)
-    reach = edge // 2 + 1
-    box = itertools.product(range(-reach, reach + 1), repeat=ndim)
-    nearest = sorted(box, key=lambda offset: (sum(o * o for o in offset), offset))
-    return KernelSpec.make(ndim, kernel_shape=sorted(nearest[:number]))
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from voxax.geometry.host import table_views
 from voxax.geometry.kernel_maps import View
 from voxax.geometry.nested_sizes import taps_within
 from voxax.kernels import Layer, Problem
-from voxax.tuning.occupancy import DEFAULT_KIND, nearest_taps, sample_map
+from voxax.tuning.occupancy import DEFAULT_KIND, sample_map
 
 CALLERS_MAP = "caller's map"
 """Value of :attr:`Sample.name` for the map that the measured product really runs on."""
@@ -76,9 +76,8 @@ def recorded_map(layer: Layer) -> np.ndarray:
     A map without any pair, as with huge strides, gets one pair for each row, through one tap.
     Otherwise every candidate would be right, and the fastest would be the one that skips most.
     """
-    spec = layer.spec or nearest_taps(layer.num_offsets, len(layer.level) or 3)
     rows = layer.in_capacity, layer.out_capacity
-    neighbors = sample_map(DEFAULT_KIND, spec, layer.level, *rows).neighbors
+    neighbors = sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows).neighbors
     if neighbors.size and not (neighbors >= 0).any():
         neighbors = neighbors.copy()
         neighbors[: min(rows), layer.num_offsets // 2] = np.arange(min(rows))
@@ -94,7 +93,7 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
-    largest = len(_counts(problem)) - 1
+    largest = len(taps_within(problem.layer.spec.offsets)) - 1
     if problem.layer.sizes.uniform == "all":
         return np.full(problem.layer.out_capacity, largest, np.int32), "all taps"
     if problem.layer.sizes.uniform:
@@ -114,15 +113,8 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
     """Return the number of taps of all positions together, if `sizes` are their kernel sizes."""
-    counts = _counts(problem)
+    counts = taps_within(problem.layer.spec.offsets)  # of size 0, 1, ... to the largest
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
-
-
-def _counts(problem: Problem) -> np.ndarray:
-    """Return how many taps a kernel of size 0, 1, ... has, up to the largest size."""
-    if problem.layer.spec is None:
-        raise ValueError("a dynamic problem has a spec")
-    return taps_within(problem.layer.spec.offsets)
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from voxax.geometry.kernel_maps import View
 from voxax.hardware import HardwareInfo
 from voxax.kernels import Kernel, Parameters, Problem, lookup
-from voxax.tuning.entry import described, family_of, key_of
+from voxax.tuning.entry import described, key_of
 from voxax.tuning.request import Resolved
 
 Identity = tuple[str, Parameters, int]
@@ -60,16 +60,6 @@ class Space:
     def key(self) -> str:
         """The key of the problem's entry in the cache."""
         return key_of(self.problem)
-
-    @functools.cached_property
-    def family(self) -> str:
-        """The first part of the key, which the keys of similar problems share."""
-        return family_of(self.problem)
-
-    @functools.cached_property
-    def reference(self) -> Candidate:
-        """The candidate whose result the results of all others are compared with."""
-        return reference_of(self.problem)
 
 
 def space_of(

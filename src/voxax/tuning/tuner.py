@@ -59,12 +59,12 @@ from voxax.kernels import Problem, names
 from voxax.tuning.cache import TuningCache, cache_for, device_name, passed_file
 from voxax.tuning.concrete_maps import concrete_map
 from voxax.tuning.decide import Choice, Policy, decide
-from voxax.tuning.entry import NO_TIME, Entry, Measured, key_of, utc_now
+from voxax.tuning.entry import NO_TIME, Entry, Measured, family_of, key_of, utc_now
 from voxax.tuning.measure import allowance, check, measure, on_sample, progress
 from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample
 from voxax.tuning.share import agree
-from voxax.tuning.space import Candidate, Identity, Space, space_of
+from voxax.tuning.space import Candidate, Identity, Space, reference_of, space_of
 
 _LOG = logging.getLogger("voxax.tuning")
 _LOCK = threading.RLock()  # one thread measures at a time
@@ -139,19 +139,13 @@ def choose(
     return choice
 
 
-def foresee(
-    problem: Problem,
-    admitted: Resolved,
-    available_views: Iterable[str] | None = None,
-    *,
-    stated: bool = True,
-) -> Choice:
+def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
     """Return the choice that :func:`choose` is expected to make, without measuring or checking.
 
     If :func:`choose` would measure first, the source of the result is ``predicted``. A pinned
     choice has its time from the user's cache. Arguments and errors are those of :func:`choose`.
     """
-    space, cache, policy, device = _situation(problem, admitted, stated, available_views)
+    space, cache, policy, device = _situation(problem, admitted, stated)
     return _settle(space, cache, dataclasses.replace(policy, foreseen=True), device)
 
 
@@ -242,7 +236,7 @@ def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
         if choice.pending is None:
             return choice
         if choice.pending == "check":
-            reason = _objection(space, choice, device)
+            reason = _objection(choice, device)
             if reason is None:
                 return dataclasses.replace(choice, pending=None)
             if choice.source != "pinned":  # a pinned choice leads to an error with the reason
@@ -275,22 +269,22 @@ def _measure(
 
     Candidates that were fast in the entry `known` and for similar problems are measured first.
     """
-    begin = time.perf_counter()
-    similar = [entry for other, entry in cache.items() if other.startswith(space.family)]
+    begin, problem = time.perf_counter(), space.problem
+    reference, family = reference_of(problem), family_of(problem)
+    similar = [entry for other, entry in cache.items() if other.startswith(family)]
     tried = _likely_first(space, similar if known is None else [*similar, known])
 
     def run(sample: Sample) -> tuple[str, tuple[Measured, ...]]:
-        found = measure(space.problem, tried, space.reference, sample, budget)
+        found = measure(problem, tried, reference, sample, budget)
         if all(m.seconds is None for m in found):  # none of them works: measure the others too
             reached = {m.candidate for m in found}
             rest = [c for c in tried if c.identity not in reached]
             forever = float("inf")
-            found += measure(space.problem, rest, space.reference, sample, forever) if rest else ()
+            found += measure(problem, rest, reference, sample, forever) if rest else ()
         return sample.name, found
 
     with progress(space.key, len(tried)):
-        asked = space.reference, *tried
-        name, measured = on_sample(space.problem, asked, views, device, run)
+        name, measured = on_sample(problem, (reference, *tried), views, device, run)
     reached = {m.candidate for m in measured}
     left = [c.identity for c in space.candidates if c.identity not in reached]
     skipped = (Measured(*identity, None, "skipped", NO_TIME) for identity in left)
@@ -322,7 +316,7 @@ _objections: dict[Hashable, str | None] = {}
 key without parameters means that the kernel passed a check with some parameters."""
 
 
-def _objection(space: Space, choice: Choice, device: Any) -> str | None:
+def _objection(choice: Choice, device: Any) -> str | None:
     """Check a chosen candidate that was not measured; return why it must not be used, or None.
 
     A candidate is checked at its first use for each product, kind of weight, dtype and precision. A
@@ -344,7 +338,7 @@ def _objection(space: Space, choice: Choice, device: Any) -> str | None:
     if hurried and (kernel in _objections or (trusted and os.path.isfile(note))):
         _objections[kernel] = None
         return None
-    both = candidate, space.reference
+    both = candidate, reference_of(p)
     try:
         _objections[key] = on_sample(p, both, None, device, lambda sample: check(p, *both, sample))
     except Exception as error:

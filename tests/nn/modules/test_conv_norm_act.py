@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.gpu.sheets import gpu_sheet
 from flax import nnx
 
 import voxax as vx
 from samples import make_voxels
 from voxax import _compat
 from voxax.explanation.inspect import find_products
-from voxax.hardware import gpu_sheet, targeting
+from voxax.hardware import targeting
 from voxax.models import ConvNormAct, MinkUNet14, ResidualBlock
 from voxax.nn.modules import GELU, BatchNorm, ReLU, Sequential, SparseConv3d, sequential
 

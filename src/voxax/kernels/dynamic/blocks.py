@@ -145,10 +145,6 @@ class Blocks:
                 at += len(passes)
         return found
 
-    def taps(self) -> np.ndarray:
-        """Return :attr:`Pass.taps` of all passes, ``int[passes, P, P]``."""
-        return _taps(self.passes, self.pack)
-
 
 def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
     return np.asarray([p.taps for p in passes]).reshape(-1, pack, pack)
@@ -197,6 +193,11 @@ def shells_of(problem: Problem) -> int:
     return len(np.unique(grid_of(problem).reach))
 
 
+def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Extend ``(B, *spatial)`` to three spatial axes by axes of length 1."""
+    return (shape[0], *(1,) * (4 - len(shape)), *shape[1:])
+
+
 @dataclasses.dataclass(frozen=True)
 class _Extents:
     """A :class:`Grid` extended to three spatial axes; taps are in the weight's order."""
@@ -212,10 +213,6 @@ class _Extents:
         missing = 3 - len(grid.stride)
         places = np.argsort(grid.order)
         taps = np.pad(grid.taps[places], ((0, 0), (missing, 0)))
-
-        def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
-            return (shape[0], *(1,) * missing, *shape[1:])
-
         return cls(
             whole(grid.inputs),
             whole(grid.outputs),

@@ -113,8 +113,6 @@ def rows_within(
 
 def grid_of(problem: Problem) -> Grid:
     """Return the grids and taps of a dynamic problem; the result is cached."""
-    if problem.layer.spec is None:
-        raise ValueError("a dynamic problem has a spec")
     return _grid(problem.layer.sizes.grid, problem.layer.spec)
 
 

@@ -17,18 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.hardware import HardwareInfo
 from voxax.kernels.dynamic import patches
 from voxax.kernels.dynamic.grid import Grid, grid_of, supports
-from voxax.kernels.kernel import (
-    EVERY_PRODUCT,
-    Kernel,
-    Parameters,
-    Problem,
-    Product,
-    Views,
-    first_of,
-)
+from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views
 
 MASKED_FORMS: tuple[Parameters, ...] = (
     (("block", 512), ("fetch", "gather")),
@@ -39,13 +30,8 @@ MASKED_FORMS: tuple[Parameters, ...] = (
 _MOST_SLICES = 64
 
 
-def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters of ``masked`` to measure, see :func:`forms_for`."""
-    return forms_for(problem)
-
-
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return parameters that gather patches by indices and, if taps are few, by slices."""
+    """Return the parameters to measure: patches by indices and, if taps are few, by slices."""
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
@@ -65,19 +51,15 @@ def apply_masked(
     )
 
 
-def _reads_sizes(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    return ("sizes",)
-
-
 MASKED = Kernel(
     name="masked",
     kind="dynamic",
     products=EVERY_PRODUCT,
     platform="any",
     supports=supports,
-    space=space,
-    heuristic=first_of(space),
-    reads=_reads_sizes,
+    space=lambda problem, hardware: forms_for(problem),
+    heuristic=lambda problem, hardware: MASKED_FORMS[0],
+    reads=lambda parameters, product, symmetric: ("sizes",),
     apply=apply_masked,
     rank=20,
 )

@@ -156,6 +156,18 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
     return rows.restore(jnp.concatenate(parts))
 
 
+def _summed(grid: Grid, rows: _Rows, dy, segments: Segments, branch: Callable, total) -> jax.Array:
+    """Return ``total`` after each block, with its rows of ``dy``, was added by ``branch``."""
+    for first, last, size in segments:
+
+        def step(total, block, size=size):
+            return _by_size(grid, block[1], size, branch, total, *block), None
+
+        blocks = (rows.base, rows.sizes, dy)
+        total, _ = jax.lax.scan(step, total, tuple(part[first:last] for part in blocks))
+    return total
+
+
 def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments) -> jax.Array:
     source, gradients = _source(grid, x), clear_unused(rows.arrange(dy), rows.sizes)
     wide, channels = options(problem, x.dtype), x.shape[1]
@@ -170,13 +182,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
         return multiply
 
-    for first, last, size in segments:
-
-        def step(total, block, size=size):
-            return _by_size(grid, block[1], size, branch, total, *block), None
-
-        blocks = (rows.base, rows.sizes, gradients)
-        total, _ = jax.lax.scan(step, total, tuple(part[first:last] for part in blocks))
+    total = _summed(grid, rows, gradients, segments, branch, total)
     weight = total.reshape(-1, channels, dy.shape[1]).astype(product_dtype(x.dtype))
     return unordered(grid, weight)
 
@@ -198,13 +204,7 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 
         return multiply
 
-    for first, last, size in segments:
-
-        def step(total, block, size=size):
-            return _by_size(grid, block[1], size, branch, total, *block), None
-
-        blocks = (rows.base, rows.sizes, gradients)
-        total, _ = jax.lax.scan(step, total, tuple(part[first:last] for part in blocks))
+    total = _summed(grid, rows, gradients, segments, branch, total)
     kept = total[:cells].reshape(*grid.padded, -1).astype(product_dtype(dy.dtype))
     return grid.crop(kept)
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
 from voxax.kernels.dynamic import masked
@@ -46,8 +45,7 @@ def is_box(problem: Problem) -> bool:
 
 def _sides(problem: Problem) -> tuple[int, ...]:
     """Return the side lengths of the smallest box around the taps."""
-    spec = problem.layer.spec
-    offsets = np.asarray(spec.offsets if spec else ((0,),))
+    offsets = np.asarray(problem.layer.spec.offsets)
     return tuple(int(n) for n in np.ptp(offsets, axis=0) + 1)
 
 
@@ -118,48 +116,36 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
     """
     sides = tuple(min(size, side) for side in _sides(problem))
     taps = np.sort(grid.order[: grid.counts[size]])
-    spec = problem.layer.spec
     wide = options(problem, jnp.dtype(problem.dtype))
     kind = product_dtype(jnp.dtype(problem.dtype))
-    dilation = spec.dilation if spec else (1,) * len(sides)
 
     def forward(x: jax.Array, w: jax.Array) -> jax.Array:
         grid_of_x = x.reshape(*grid.inputs, -1)
         box = w[taps].reshape(*sides, *w.shape[1:])
-        out = box_conv(grid_of_x, box, grid.stride, dilation, **wide)
+        out = box_conv(grid_of_x, box, grid.stride, problem.layer.spec.dilation, **wide)
         return out.reshape(-1, w.shape[-1]).astype(kind)
-
-    x_shape = (math.prod(grid.inputs), problem.in_channels)
-    shapes = {
-        "forward": (math.prod(grid.outputs), problem.out_channels),
-        "dgrad": x_shape,
-        "wgrad": problem.weight_shape,
-    }
 
     def product(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
         if not size:
-            return zeros(shapes[problem.product], kind, a)
+            return zeros(problem.result_shape, kind, a)
         if problem.product == "forward":
             return forward(a, b)
-        if in_branch and problem.platform == "cpu" and spec is not None:
+        if in_branch and problem.platform == "cpu":
             # On CPUs, XLA computes the transposes of a convolution slowly inside a branch: both
             # took 76 s for 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
-            return _by_taps(problem, spec, taps, a, b)
+            return _by_taps(problem, taps, a, b)
+        result = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
         if problem.product == "dgrad":
-            x = jax.ShapeDtypeStruct(x_shape, a.dtype)
-            return jax.linear_transpose(lambda x: forward(x, b), x)(a)[0].astype(kind)
-        w = jax.ShapeDtypeStruct(problem.weight_shape, a.dtype)
-        return jax.linear_transpose(lambda w: forward(a, w), w)(b)[0].astype(kind)
+            return jax.linear_transpose(lambda x: forward(x, b), result)(a)[0].astype(kind)
+        return jax.linear_transpose(lambda w: forward(a, w), result)(b)[0].astype(kind)
 
     return product
 
 
-def _by_taps(
-    problem: Problem, spec: KernelSpec, taps: np.ndarray, a: jax.Array, b: jax.Array
-) -> jax.Array:
+def _by_taps(problem: Problem, taps: np.ndarray, a: jax.Array, b: jax.Array) -> jax.Array:
     """Run dgrad or wgrad with the taps ``taps`` at every position, by the strategy ``masked``."""
-    offsets = tuple(spec.offsets[k] for k in taps)
-    spec = dataclasses.replace(spec, offsets=offsets)
+    offsets = tuple(problem.layer.spec.offsets[k] for k in taps)
+    spec = dataclasses.replace(problem.layer.spec, offsets=offsets)
     own = problem.with_layer(num_offsets=len(taps), spec=spec)
     grid = grid_of(own)
     everywhere = jnp.full((grid.positions,), grid.largest, jnp.int32)

@@ -26,6 +26,7 @@ from voxax.kernels.dynamic.blocks import (
     places_of,
     shells_of,
     taps_of,
+    whole,
 )
 from voxax.kernels.dynamic.grid import Grid, grid_of
 from voxax.kernels.implicit_gemm.windows import CHANNELS, free_smem, parts_of
@@ -211,18 +212,13 @@ def apply(
     return jnp.swapaxes(sums, 1, 2).astype(product_dtype(a.dtype))
 
 
-def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Extend ``(B, *spatial)`` to three spatial axes by axes of length 1."""
-    return (shape[0], *(1,) * (4 - len(shape)), *shape[1:])
-
-
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
     """Turn an operand ``[B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]`` with margins.
 
     Positions are sorted by phase, the remainder modulo the stride.
     """
-    steps = _whole((0, *stride))[1:]
-    x = x.reshape(*_whole(x.shape[:-1]), x.shape[-1])
+    steps = whole((0, *stride))[1:]
+    x = x.reshape(*whole(x.shape[:-1]), x.shape[-1])
     channels = channels_of(x.shape[-1], call.pack)
     fill = [-n % s for n, s in zip(x.shape[1:4], steps, strict=True)]
     if any(s > 1 for s in steps):
@@ -247,7 +243,7 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
     """Cut ``level`` into blocks, transposed: ``float32[blocks, MOST_PACKED, rows]``."""
     along, high, wide = call.number
-    extents = _whole(level.shape)
+    extents = whole(level.shape)
     level = level.reshape(along, *extents[2:])
     length = call.length * call.pack
     level = jnp.pad(
@@ -260,7 +256,7 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
     """Return the largest value of ``level`` in each block and its halo, ``int32[blocks]``."""
-    level = level.reshape(_whole(level.shape))
+    level = level.reshape(whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
     shifts = [shift for _, shift in call.planes]
@@ -307,7 +303,7 @@ def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
     """Merge dx by phase (position modulo stride), ``[B * D, H, W, C]``, to ``[B, D, H, W, C]``."""
-    inputs, steps = _whole(grid.inputs), _whole((0, *grid.stride))[1:]
+    inputs, steps = whole(grid.inputs), whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]
     extents = [-(-n // s) for n, s in zip(inputs[1:], steps, strict=True)]
@@ -322,12 +318,12 @@ def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype
         part = part.reshape(inputs[0], -1, *part.shape[1:])
         sides = zip(extents, part.shape[1:4], strict=True)
         phases.append(jnp.pad(part, [(0, 0), *((0, n - own) for n, own in sides), (0, 0)]))
-    whole = jnp.stack(phases).reshape(*steps, inputs[0], *extents, channels)
-    whole = whole.transpose(3, 4, 0, 5, 1, 6, 2, 7)
-    whole = whole.reshape(
+    merged = jnp.stack(phases).reshape(*steps, inputs[0], *extents, channels)
+    merged = merged.transpose(3, 4, 0, 5, 1, 6, 2, 7)
+    merged = merged.reshape(
         inputs[0], *(n * s for n, s in zip(extents, steps, strict=True)), channels
     )
-    return whole[(slice(None), *(slice(n) for n in inputs[1:]))]
+    return merged[(slice(None), *(slice(n) for n in inputs[1:]))]
 
 
 BLOCKS = dataclasses.replace(

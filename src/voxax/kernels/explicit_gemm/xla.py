@@ -215,13 +215,12 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
         one = jax.lax.map(lambda rows: outer(problem, source[rows], dy), index)
         return one.reshape(problem.weight_shape).astype(product_dtype(a.dtype))
     w, neighbors = oriented(problem, b, views)
-    channels = problem.out_channels if problem.product == "forward" else problem.in_channels
 
     def tap(total: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         rows, weight = step
         return total + times(problem, source[rows], weight), None
 
-    total = zeros((len(neighbors), channels), accumulator(a.dtype), a)
+    total = zeros((len(neighbors), problem.other_channels), accumulator(a.dtype), a)
     out, _ = jax.lax.scan(tap, total, (clear_missing(neighbors, a).T, w))
     return out.astype(product_dtype(a.dtype))
 
@@ -240,11 +239,7 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
 
     forward = problem.product == "forward"
     w = b if forward or problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
-    shape = (
-        (problem.layer.out_capacity, problem.out_channels)
-        if forward
-        else (problem.layer.in_capacity, problem.in_channels)
-    )
+    shape = problem.result_shape
 
     def add(y: jax.Array, tap: jax.Array, i: jax.Array, o: jax.Array) -> jax.Array:
         source, target = (i, o) if forward else (o, i)

@@ -45,12 +45,6 @@ def native_parameters(**sizes: int) -> Parameters:
     return (("body", "native"), *sizes.items())
 
 
-def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None if the native library can run this problem, else the reason why not."""
-    del hardware
-    return refusal(problem)
-
-
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the only candidate: a tile size that depends on product and number of rows."""
     del hardware
@@ -144,7 +138,7 @@ NATIVE = Kernel(
     kind="dense",
     products=EVERY_PRODUCT,
     platform="cpu",
-    supports=supports,
+    supports=lambda problem, hardware: refusal(problem),
     space=space,
     heuristic=first_of(space),
     reads=table_read,

@@ -116,10 +116,6 @@ def _listed(there: jax.Array) -> jax.Array:
     return taps
 
 
-def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
-    return sort_by_taps(neighbors, spec)
-
-
 def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
     bits = bits_of_taps(neighbors.shape[1], spec)
     masks = np.bitwise_or.reduce(np.where(neighbors >= 0, bits, np.uint32(0)), axis=1)
@@ -127,5 +123,5 @@ def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
     return np.concatenate([neighbors[order].T, order[None, :]]).astype(np.int32)
 
 
-VIEWS = by_name(View("sorted_neighbors", _build, _on_host))
+VIEWS = by_name(View("sorted_neighbors", sort_by_taps, _on_host))
 """Both neighbor tables, sorted: ``sorted_neighbors`` and ``transposed_sorted_neighbors``."""

@@ -77,7 +77,7 @@ def _product(
     problem: Problem, size: int, x: jax.Array, w: jax.Array, neighbors: jax.Array
 ) -> jax.Array:
     source = with_zero_row(x)
-    channels = problem.out_channels if problem.product == "forward" else problem.in_channels
+    channels = problem.other_channels
     missing = x.shape[0]
     tiles = split_rows(clear_missing(neighbors, x), size, missing)
 
