@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Deal the blocks to ``stripes`` lists in turn, those with most shells (``reached``) first."""
+        """Deal the blocks to ``stripes`` lists in turn, those that reach the most shells first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
