@@ -213,7 +213,7 @@ class Apply(Protocol):
     ``problem`` describes the product; ``parameters`` are the kernel's tuning parameters. The
     operands ``a, b`` are ``x [N, C_in], w`` for forward, ``dy [M, C_out], w`` for dgrad and
     ``x, dy`` for wgrad. ``views`` are the map's arrays by name. The function returns y, dx or dw in
-    the dtype of ``a``, or int32 for 8- and 16-bit integers. It adds in float32 or wider.
+    the dtype of ``a``, or int32 for 8- and 16-bit integers. Sums are in float32 or wider.
     """
 
     def __call__(
@@ -401,5 +401,5 @@ class Kernel:
 def first_of(
     space: Callable[[Problem, HardwareInfo], tuple[Parameters, ...]],
 ) -> Callable[[Problem, HardwareInfo], Parameters]:
-    """Return a function for :attr:`Kernel.heuristic` that returns the first of ``space``."""
+    """Return a :attr:`Kernel.heuristic`, a function that returns the first of ``space``."""
     return lambda problem, hardware: space(problem, hardware)[0]

@@ -37,7 +37,7 @@ def table_name(problem: Problem) -> str:
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return ``(name,)``: the neighbor table that a product reads; used as ``Kernel.reads``."""
+    """Return ``(name,)`` of the neighbor table that a product reads, for ``Kernel.reads``."""
     del parameters
     # The transpose of a symmetric map is the map with its taps reversed, so dgrad needs no other.
     if product == "dgrad" and not symmetric:

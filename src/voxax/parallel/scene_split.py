@@ -147,7 +147,7 @@ class Exchange:
 
 
 def matched(messages: Messages) -> tuple[Exchange, ...]:
-    """Return an exchange schedule for exactly these messages, which suits one scene.
+    """Return a schedule of rounds for exactly these messages, as needed for one scene.
 
     Messages are scheduled in descending order of size, each in the first round in which both its
     sender and its receiver are free. So the messages of a round have similar sizes. If no shard
@@ -171,7 +171,7 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 
 
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
-    """Return an exchange schedule that suits many scenes, in which shards form a ring.
+    """Return a schedule of rounds that suits many scenes, where shards send along a ring.
 
     In the round of distance d, shard s sends to shard ``(s + d) % shards``. There is a round for
     each distance in ``messages``, and always for the distances to both neighbors.
@@ -398,7 +398,7 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Return capacities for ``margin`` times these rows, with rounds made by ``schedule``."""
+        """Return ``margin`` times these numbers as capacities, with rounds made by ``schedule``."""
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))

@@ -128,7 +128,7 @@ class _OnMesh(StepTrainer):
       model: the module to train. Its batch norms are synchronized.
       optimizer: an optax transformation.
       mesh: the devices of all processes.
-      *arguments, **options: further arguments of the class of the trainer.
+      *arguments, **options: further arguments of the trainer's class.
       axis: name of the mesh axis along which shards lie, or several names.
     """
 
@@ -148,7 +148,7 @@ class _OnMesh(StepTrainer):
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore the state from :meth:`tree` of a trainer on perhaps other numbers of devices."""
+        """Restore a state saved by :meth:`tree`, perhaps on another number of devices."""
         super().load_tree(tree)
         self._replicate()
 

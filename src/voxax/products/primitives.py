@@ -97,7 +97,7 @@ def choice_for(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for an eager product; choices are cached.
 
     If the layer has the neighbor table, all kernels are considered, since other arrays can be built
-    from it. Otherwise only kernels that read arrays in ``layer.view_names`` are.
+    from it. Otherwise a kernel may read only arrays in ``layer.view_names``.
     """
     views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
     request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated
@@ -105,7 +105,7 @@ def choice_for(problem: Problem, layer: Layer) -> Choice:
 
 
 def eager_key() -> Hashable:
-    """Return a cache key of the settings, besides problem and request, of an eager choice."""
+    """Return a cache key of the settings on which an eager choice of kernels depends."""
     return epoch(), _compat.environment_key(), _native.unavailable()
 
 
@@ -130,7 +130,7 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """Return the map's arrays by name, with all that the kernel reads: _with_views in NumPy."""
+    """Return ``views`` by name and all other map arrays that the kernel reads, as NumPy arrays."""
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)
@@ -426,7 +426,7 @@ def convolved(x: Any, w: Any, views: Sequence[Any], epilogue: Epilogue, after: A
 
 
 def _parted(rest: Sequence[Any], tree: Any) -> tuple[Epilogue, Sequence[Any]]:
-    """Split ``rest`` into the epilogue, a pytree ``tree`` of the first arrays, and map arrays."""
+    """Split ``rest`` into the epilogue, unflattened by ``tree``, and the map's arrays after it."""
     number = tree.num_leaves
     return jax.tree.unflatten(tree, rest[:number]), rest[number:]
 

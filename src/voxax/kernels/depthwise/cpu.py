@@ -38,9 +38,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, see :class:`voxax.kernels.kernel.Apply`.
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
 
-    The parameter ``*_block_size`` is the number of rows that a thread takes at a time.
+    ``views`` are arrays of the kernel map. The parameter ``*_block_size`` is the number
+    of rows that a thread takes at a time.
     """
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
     shape = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)

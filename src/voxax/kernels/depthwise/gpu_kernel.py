@@ -145,7 +145,7 @@ def product(
 
     Args:
       config: sizes of the call.
-      tiles: ``table``, sorted by taps (its last row is ``order``), and the taps of each tile.
+      tiles: the sorted neighbor ``table``, whose last row is ``order``, and the taps of each tile.
       x: ``[N, C]``, the input features (dgrad: the output's gradients).
       w: ``[K, C]``, the weight.
       dtype: dtype of the result.

@@ -98,7 +98,11 @@ def parameters(blocks: Blocks) -> Parameters:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a, b`` as in ``problem``, emulated if ``parameters`` have ``("interpret", 1)``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
 
@@ -128,7 +132,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute dgrad, as in ``problem``, and wgrad in one kernel: ``(dx [N, C], dw [K, C])``."""
+    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -172,7 +176,7 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return a call's ``TileConfig`` and its visits: the steps, each with its windows of rows."""
+    """Return the ``TileConfig`` and the visits (steps) of a kernel call with ``parameters``."""
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -204,7 +208,7 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Return dw ``[K, C]`` from ``sums``: ``[stripes, K * channels, lanes]`` for each block."""
+    """Return dw ``[K, C]``; ``sums`` has ``[stripes, K * channels, lanes]`` for each block."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]

@@ -161,7 +161,7 @@ def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return where each tap of each output is: ``int[K * P]``, the index ``pass * P + source``."""
+    """Return where :attr:`Pass.taps` has each tap and output, ``pass * P + source``: ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -175,7 +175,7 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return for each element of ``sizes`` how many kernel sizes in ``own`` it is at least."""
+    """Return for each element of ``sizes`` the number of kernel sizes in ``own`` up to it."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
@@ -330,7 +330,7 @@ def _call(
 
 
 def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
-    """Return as few passes as possible that compute the given taps on one line.
+    """Return as few passes (matrix products) as possible that cover ``taps`` on one line.
 
     Args:
       line: the line, which becomes :attr:`Pass.line` of the passes.

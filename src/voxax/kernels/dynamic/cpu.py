@@ -40,14 +40,17 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: those of ``implicit_gemm`` for an equal kernel map."""
+    """Return the parameters to measure: those of ``implicit_gemm`` for an equivalent kernel map."""
     return cpu.space(_mapped(problem, problem.out_rows), hardware)
 
 
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a, b`` as in ``problem``, for kernel sizes ``views["sizes"]``, ``int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
+    """
     sizes = views["sizes"]
     if not _may_be_uniform(problem):
         return _by_map(problem, parameters, a, b, sizes)
@@ -167,7 +170,7 @@ def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _leads(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Return whether ``grouped`` is the fastest strategy: always, but for forward of uniform sizes.
+    """Return True, as ``grouped`` is the fastest strategy, but for forward of uniform sizes False.
 
     On 2 cores of an AMD EPYC (AVX2) it took 0.22 to 1.1 of the time of the next best strategy, on
     the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with gradients.

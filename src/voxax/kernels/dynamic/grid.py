@@ -23,7 +23,7 @@ from voxax.kernels.rows import multiplies
 class Grid:
     """The input and output grids of a dynamic convolution, and its K taps.
 
-    Taps are sorted by the smallest kernel size that has them, so the first taps make up each size.
+    Taps are sorted by the smallest kernel size that has them: size s has the first ``counts[s]``.
 
     Attributes:
       inputs, outputs: shapes ``(B, *spatial)`` of the grids.
@@ -205,7 +205,7 @@ def unordered(grid: Grid, w: jax.Array) -> jax.Array:
 
 
 def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
-    """Replace each of ``[B, *spatial]`` values by the maximum of its tile, of edge ``side``."""
+    """Replace each of ``values [B, *spatial]`` by the maximum of its tile, of edge ``side``."""
     for axis in range(1, values.ndim):
         length = values.shape[axis]
         if length:

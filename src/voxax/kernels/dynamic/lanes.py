@@ -83,7 +83,7 @@ class Lanes:
     def slots(self) -> dict[tuple[int, int], int]:
         """Map ``(shell, index into shifts)`` to the index of the buffer for that shifted window.
 
-        The shell is 0 unless ``masks_source``, since then all shells share a buffer.
+        If ``masks_source`` is False, the shell in the key is 0, and all shells share the buffers.
         """
         found = {
             (number if self.masks_source else 0, p.line)

@@ -65,7 +65,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: for each packing the two largest blocks that fit."""
+    """Return the parameters to measure: the two largest blocks that fit, for each row length."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -151,7 +151,11 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a, b`` as in ``problem``, emulated if ``parameters`` have ``("interpret", 1)``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_kernel
 

@@ -65,7 +65,7 @@ class BlockConfig:
     def slots(self) -> dict[tuple[int, int], int]:
         """Map ``(shell, column)`` to the index of the buffer for the window shifted to the column.
 
-        The shell is 0 unless ``masks_source``, since then all shells share a buffer.
+        If ``masks_source`` is False, the shell in the key is 0, and all shells share the buffers.
         """
         found = (
             (number if self.masks_source else 0, p.column)
@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Deal the blocks to ``stripes`` lists in turn, those that reach the most shells first."""
+        """Divide the blocks among ``stripes`` lists in turn; those with the most shells come first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)

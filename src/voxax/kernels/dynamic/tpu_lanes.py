@@ -25,7 +25,7 @@ _MOST_EMPTY = 0.25
 
 
 def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes: int) -> bool:
-    """Return whether the kernels on lanes can run a product with these block sizes.
+    """Return whether ``tpu_lanes_kernel.py`` can run a product with these block sizes.
 
     Args:
       problem: the product.
@@ -82,7 +82,10 @@ def vmem_bytes(problem: Problem, lanes: Lanes) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as in ``problem``, for kernel sizes ``sizes``, ``int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``sizes``, ``int32[M]``, has the kernel size of each output position.
+    """
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_lanes_kernel as kernel
     from voxax.kernels.dynamic.tpu_kernel import Steps

@@ -110,7 +110,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as in ``problem``, by the ``formulation`` in ``parameters``."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, by the chosen ``formulation``."""
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)
@@ -186,7 +186,7 @@ def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.
 
 
 def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
-    """Return dw from ``gathered [T, K, C_in]`` and ``g``, dy ``[T, C_out]``: the sum over T."""
+    """Return dw from ``gathered [T, K, C_in]`` and rows ``g [T, C_out]`` of dy, summed over T."""
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,tc->kc", gathered, g, **wide)

@@ -190,8 +190,10 @@ def apply(
     views: Views,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Multiply ``a, b`` as in ``problem``, emulated if ``parameters`` have ``("interpret", 1)``.
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
 
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
     ``epilogue`` is allowed only for a forward product without ``split_k_factor``.
     """
     # Imported where it runs, because the package is an extra.

@@ -433,13 +433,13 @@ def _store(
 
 
 def _row_of_output(where_to, row, sizes):
-    """Return where ``_store`` writes column ``row`` of the sorted table, in rows of one group."""
+    """Return the index in ``out`` for column ``row`` of the sorted table, in units of C_out."""
     table, part, group = where_to
     return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
 
 
 def _row_of_weight(where_to, row, sizes):
-    """Return where ``_store`` writes input channel ``row`` of a tap and group, in rows of C_out."""
+    """Return the index in ``out`` for channel ``row`` of a tap and group, in units of C_out."""
     part, tap, group = where_to
     return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
 

@@ -264,7 +264,7 @@ def product(
 
     Args:
       config: sizes of the call.
-      tiles: ``table``, sorted by taps (its last row is ``order``), and the taps of each tile.
+      tiles: the sorted neighbor ``table``, whose last row is ``order``, and the taps of each tile.
       x: ``[N, G * C_in]`` for G groups.
       w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
       dtype: dtype of the result.
@@ -273,7 +273,7 @@ def product(
       epilogue: operations applied before the result is rounded, or None; requires ``splits=1``.
 
     Returns:
-      ``[splits, rows, G * C_out]``. The sum over ``splits`` is left to the caller.
+      ``[splits, M, G * C_out]`` for M output rows. The sum over ``splits`` is left to the caller.
     """
     taps, groups, *sides = w.shape
     c_in, c_out = sides[::-1] if transposed else sides

@@ -113,7 +113,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure, which differ in window size and number of tiles.
 
     Each candidate has the largest blocks of channels that fit into memory with its windows. If rows
-    have few neighbors, the kernel that reads lists of items (``tpu_items.py``) is one more.
+    have few neighbors, the kernel that reads lists of items (``tpu_items.py``) is added.
     """
     windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
     lists = tpu_items.candidates(problem, hardware)
@@ -123,7 +123,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a, b`` as in ``problem``, emulated if ``parameters`` have ``("interpret", 1)``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     if tpu_items.is_items(parameters):
         return tpu_items.product(problem, parameters, a, b, views)
     # Imported here, because only programs that use these kernels need Pallas.
@@ -171,7 +175,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute ``(dx, dw)``, dgrad (as in ``problem``) and wgrad, in one kernel."""
+    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
     # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
     # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
     from voxax.kernels.implicit_gemm import tpu_kernel

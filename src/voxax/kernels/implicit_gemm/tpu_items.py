@@ -83,7 +83,7 @@ def _padded(channels: int) -> int:
 def product(
     problem: Problem, parameters: Parameters, x: jax.Array, w: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute forward of ``x, w``, emulated if ``parameters`` have ``("interpret", 1)``."""
+    """Compute the forward product, emulated if ``parameters`` have ``("interpret", 1)``."""
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.implicit_gemm import tpu_items_kernel
 

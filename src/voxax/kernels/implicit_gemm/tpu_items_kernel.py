@@ -303,7 +303,7 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Run pass ``place``: gather its items, multiply items of pass - 1, add those of pass - 2."""
+    """Gather the items of pass ``place``, multiply those of ``place - 1``, add ``place - 2``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))
@@ -354,7 +354,7 @@ def _pass(
 
 
 def _group(item: Any, items: int = 1) -> Any:
-    """Return the slice of the rows, 8 for each, of ``items`` items from number ``item`` on."""
+    """Return a slice: the 8 rows of each of ``items`` consecutive items, from ``item`` on."""
     return pl.ds(item * GROUP, items * GROUP)
 
 

@@ -397,7 +397,7 @@ class Step:
 
     Attributes:
       number: number of the step in its stripe.
-      begins, ends: whether this is the first step of the stripe, or its last with ``live``.
+      begins, ends: whether this is the first step of the stripe, or its last one with ``live``.
       live: whether the step does anything. A stripe may have fewer visits than another, or none.
       group: the group whose rows are selected.
       before: the group whose rows are multiplied.

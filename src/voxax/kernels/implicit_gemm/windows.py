@@ -102,7 +102,7 @@ def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
 
 @functools.partial(jax.jit, static_argnames="columns")
 def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
-    """Find for each tile of output rows and column of taps the run of rows with all neighbors.
+    """Find, per tile of output rows and column of taps, the run of input rows with all neighbors.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
@@ -263,8 +263,8 @@ def fitting(
 ) -> list[_Blocks]:
     """Return the block sizes to measure: at most one for each of a few pairs ``(window, times)``.
 
-    It is the first from ``blocks_of(window, times)`` that fits into vector memory. It is dropped if
-    it does not fit into scalar memory.
+    Each is the first of ``blocks_of(window, times)`` that fits into vector memory. It is left out
+    if it does not fit into scalar memory.
 
     Args:
       hardware: the chip.
@@ -371,7 +371,7 @@ def allowed(counted: int) -> int:
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``, as in in_windows."""
+    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``: pairs of a word."""
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 

@@ -64,7 +64,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a, b`` as in ``problem``, in tiles of ``fwd_``/``gemm_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
     values = {name: int(value) for name, value in parameters}
     if problem.product == "wgrad":
         size, splits = values["gemm_block_size"], values["split_k_factor"]
@@ -130,7 +130,7 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return all K taps, sorted so that those that any row has come first, and their number.
+    """Return all K taps, those that any row has first, and how many taps any row has.
 
     ``found`` is ``bool[T, K]``, whether a row has a tap.
     """
