@@ -161,7 +161,7 @@ def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return where :attr:`Pass.taps` has each tap and output, ``pass * P + source``: ``int[K * P]``."""
+    """Return the index ``pass * P + source`` of each tap and output in ``Pass.taps``, ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)

@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Divide the blocks among ``stripes`` lists in turn; those with the most shells come first."""
+        """Divide the blocks among ``stripes`` lists in turn, those with the most shells first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)

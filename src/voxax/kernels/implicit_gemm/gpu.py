@@ -193,8 +193,8 @@ def apply(
     """Return the product of ``a`` and ``b`` that ``problem`` describes.
 
     ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
-    is emulated, so that it runs on any platform.
-    ``epilogue`` is allowed only for a forward product without ``split_k_factor``.
+    is emulated, so that it runs on any platform. ``epilogue`` is allowed only for a forward product
+    without ``split_k_factor``.
     """
     # Imported where it runs, because the package is an extra.
     from voxax.kernels.implicit_gemm import gpu_kernel
