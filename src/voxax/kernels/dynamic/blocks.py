@@ -161,7 +161,7 @@ def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return the index ``pass * P + source`` of each tap and output in ``Pass.taps``, ``int[K * P]``."""
+    """Return where ``Pass.taps`` has each tap and output: ``pass * P + source``, ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -175,7 +175,7 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return for each element of ``sizes`` the number of kernel sizes in ``own`` up to it."""
+    """Return for each element of ``sizes`` the number of kernel sizes in ``own`` up to it (int32)."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
