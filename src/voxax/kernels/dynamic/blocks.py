@@ -175,7 +175,7 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return for each element of ``sizes`` the number of kernel sizes in ``own`` up to it (int32)."""
+    """Return per element of ``sizes`` the number of kernel sizes in ``own`` up to it, as int32."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
