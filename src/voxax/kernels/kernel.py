@@ -46,8 +46,8 @@ class GridSizes:
 
     Attributes:
       grid: the shape ``[B, *spatial]`` of the input, whose positions are the layer's input rows.
-      tile_density: :attr:`Layer.density` if every position had the largest size of its tile of
-        positions. The two densities are close if sizes are smooth. None if unknown.
+      tile_density: what :attr:`Layer.density` would be if every position had the largest size of
+        its tile, a cube of positions. Both are similar if sizes vary smoothly. None if unknown.
       uniform: see :data:`Uniform`. ``scenes`` may be a guess from concrete sizes, so kernels must
         be right for all sizes; ``all`` is certain.
       prefix: entry s is the number of positions whose size is at least s, rounded up. It is empty
@@ -71,14 +71,14 @@ class Layer:
         submanifold convolution with a centered box.
       kind: the kind of the weight.
       groups: G, the number of groups; 1 unless the weight is grouped.
-      precision: ``jax.lax.Precision`` name, part of every tuning key.
+      precision: name of a ``jax.lax.Precision`` or ``jax.lax.DotAlgorithmPreset``.
       spec: offsets, stride and dilation of the map.
       level: total stride of the map's input voxels, for each axis.
       density: the average number of neighbors of an output row, rounded to a power of sqrt(2);
         None if the map is traced.
       sizes: the grid and sizes of a dynamic layer; empty for other kinds.
-      requests: names of the admitted algorithms for each product. All three are fixed when the
-        forward product is traced, since the backward products may be traced in another context.
+      requests: names of the admitted algorithms for each product. Those of dgrad and wgrad are
+        fixed when forward is traced, since a ``with`` block may have ended when they are traced.
       stated: the products for which the user stated a request, including ``"auto"``.
       view_names: names of the map's arrays that are passed after the two operands, in order.
     """
@@ -100,9 +100,9 @@ class Layer:
 
     @functools.cached_property
     def of_problems(self) -> Layer:
-        """The layer without its requests and view names, as :class:`Problem` needs it.
+        """The layer without ``requests``, ``stated`` and ``view_names``, as in :class:`Problem`.
 
-        These two decide which kernels are considered, not how a kernel solves a problem.
+        These fields decide which kernels are considered, not how a kernel solves a problem.
         """
         return dataclasses.replace(self, requests=(), stated=(), view_names=())
 
@@ -208,11 +208,12 @@ Views = dict[str, jax.Array]
 
 
 class Apply(Protocol):
-    """The signature of a function that computes one product in JAX, with which a kernel runs.
+    """The signature of :attr:`Kernel.apply`, a function that computes one product in JAX.
 
-    The operands ``a, b`` are ``x [N, C_in], w`` for forward, ``dy [M, C_out], w`` for dgrad and
+    ``problem`` describes the product; ``parameters`` are the kernel's tuning parameters. The
+    operands ``a, b`` are ``x [N, C_in], w`` for forward, ``dy [M, C_out], w`` for dgrad and
     ``x, dy`` for wgrad. ``views`` are the map's arrays by name. The function returns y, dx or dw in
-    the dtype of ``a``, or int32 for 8- and 16-bit integers. It adds in float32 or wider.
+    the dtype of ``a``, or int32 for 8- and 16-bit integers. Sums are in float32 or wider.
     """
 
     def __call__(
@@ -275,7 +276,7 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """A function that computes a forward product and its epilogue, or None if it cannot."""
+    """A function that computes a forward product and applies ``epilogue``; None if it cannot."""
 
     def __call__(
         self,
@@ -307,7 +308,7 @@ class ApplyFused(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """A program of a kernel that computes dgrad and wgrad together, if it is chosen for both.
+    """A program that computes dgrad and wgrad together, if one kernel is chosen for both.
 
     Attributes:
       heuristic: a function of ``(problem, hardware, parameters)`` of dgrad that returns the
@@ -348,13 +349,13 @@ class Kernel:
       on_host: the computation for NumPy arrays, for eager calls on a CPU, or None.
       with_epilogue: the forward product with an :class:`Epilogue`, or None.
       fused: the program that computes dgrad and wgrad together, or None.
-      preferred: a function of ``(problem, hardware)`` that returns whether, without a measurement,
-        the kernel comes before algorithms that are earlier in the registry or the request.
+      preferred: a function of ``(problem, hardware)`` that returns whether the kernel comes before
+        algorithms that are earlier in the registry or the request, if nothing was measured.
       decisive: a function of ``(problem, hardware)`` that returns whether the kernel is known to be
-        by far the fastest. If it is and nothing is requested, it is chosen without measuring.
+        by far the fastest. Such a kernel is chosen without measuring, unless one is requested.
       unproven: whether the kernel has not run on any device yet. If its result cannot be checked,
         other algorithms come before it.
-      alone: whether, if this kernel can run, all other kernels of its name are left out.
+      alone: whether the other kernels of its name are left out wherever this kernel can run.
       revision: a number to raise when a change of the kernel makes earlier measurements invalid.
       rank: sort key in the order of preference, lowest first, see :mod:`voxax.kernels.registry`.
     """
@@ -389,7 +390,7 @@ class Kernel:
         return reason
 
     def views_of(self, problem: Problem, parameters: Parameters) -> dict[str, View | None]:
-        """Return the names of the arrays that this product reads, each with its builder.
+        """Return the map arrays that the kernel reads for ``problem``, as ``{name: builder}``.
 
         The builder is None for an array that the kernel map provides.
         """
@@ -400,5 +401,5 @@ class Kernel:
 def first_of(
     space: Callable[[Problem, HardwareInfo], tuple[Parameters, ...]],
 ) -> Callable[[Problem, HardwareInfo], Parameters]:
-    """Return a :attr:`Kernel.heuristic` that takes the first parameters of ``space``."""
+    """Return a :attr:`Kernel.heuristic`, a function that returns the first of ``space``."""
     return lambda problem, hardware: space(problem, hardware)[0]

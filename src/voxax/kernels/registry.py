@@ -66,7 +66,7 @@ def _names(found: tuple[Kernel, ...], kind: WeightKind) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Kernel, ...]]:
-    """Group kernels by (kind of weight, name). It is cached, as each call of a layer needs it."""
+    """Return kernels by (kind of weight, name); cached, since each call of a layer needs them."""
     index: dict[tuple[WeightKind, str], tuple[Kernel, ...]] = {}
     for kernel in found:
         key = kernel.kind, kernel.name

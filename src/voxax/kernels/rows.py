@@ -37,7 +37,7 @@ def table_name(problem: Problem) -> str:
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return ``(name,)`` of the neighbor table that a product reads, as ``Kernel.reads`` does."""
+    """Return ``(name,)`` of the neighbor table that a product reads, for ``Kernel.reads``."""
     del parameters
     # The transpose of a symmetric map is the map with its taps reversed, so dgrad needs no other.
     if product == "dgrad" and not symmetric:
@@ -51,7 +51,7 @@ def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, j
 
 
 def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
-    """Return the weight of forward, or for dgrad its transpose, to use with :func:`table_name`."""
+    """Return the weight ``b``, for dgrad its transpose, with taps in the order of the table."""
     if problem.product == "forward":
         return b
     w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
@@ -59,17 +59,17 @@ def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
 
 
 def with_zero_row(x: jax.Array) -> jax.Array:
-    """Append a row of zeros to ``[N, C]``, which missing neighbors read."""
+    """Append a row of zeros to ``x [N, C]``, for missing neighbors to read."""
     return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
 
 
 def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
-    """Replace -1 in the table by N, the number of rows in ``x``: see :func:`with_zero_row`."""
+    """Replace -1 in ``neighbors`` by N, the row of zeros of ``with_zero_row(x)``."""
     return jnp.where(neighbors < 0, x.shape[0], neighbors)
 
 
 def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Set rows of ``dy`` without any neighbor, such as padding, to zero, since 0 * NaN is NaN."""
+    """Set rows of ``dy`` that have no neighbor to zero, since padding may contain NaN."""
     return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
 
 
@@ -99,9 +99,9 @@ def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
 
 
 def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
-    """Multiply rows ``[T, C_in]`` with one tap's weight of any kind; return ``[T, C_out]``.
+    """Multiply rows ``[T, C_in]`` by ``w``, one tap's weight of any kind; return ``[T, C_out]``.
 
-    The dtype is that of the accumulator.
+    The result has the dtype in which sums are accumulated.
     """
     wide = options(problem, rows.dtype)
     if problem.layer.kind == "depthwise":
@@ -118,9 +118,9 @@ def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
-    """Return the weight gradient of one tap, from rows ``[T, C_in]`` and ``g [T, C_out]``.
+    """Return the weight gradient of one tap, from ``rows [T, C_in]`` and dy, ``g [T, C_out]``.
 
-    The dtype is that of the accumulator.
+    The result has the dtype in which sums are accumulated.
     """
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":

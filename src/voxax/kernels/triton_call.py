@@ -67,7 +67,7 @@ class Compilation:
     programs: int
 
     def compiled(self, generation: str) -> Any:
-        """Compile for a GPU that need not be present. Triton caches its result on disk."""
+        """Return the kernel, compiled for a GPU that need not be present. Triton caches on disk."""
         launch = self.launch
         return _compat.compiled_by_triton(
             self.kernel,
@@ -86,7 +86,7 @@ _noted = contextvars.ContextVar("voxax_noted_calls", default=None)
 
 @contextlib.contextmanager
 def noting_calls() -> Iterator[list[Compilation]]:
-    """Record calls: in this context :func:`call` returns zeros, and the yielded list gets calls."""
+    """Record calls: in this context, :func:`call` appends to the yielded list and returns zeros."""
     found: list[Compilation] = []
     token = _noted.set(found)
     try:
@@ -160,7 +160,7 @@ def call(
       programs: number of programs along the first grid axis, where CUDA allows up to 2^31.
       out: shape and dtype of the result. The kernel must write every element.
       operands: dense row-major arrays, passed as pointers.
-      sizes: int32 numbers; other values do not recompile the kernel.
+      sizes: int32 numbers, which can change without compiling the kernel again.
       constants: numbers and types that the kernel is compiled for, by name.
     """
     if (noted := _noted.get()) is not None:

@@ -85,7 +85,8 @@ def pack_scenes(
     Args:
       counts: number of voxels of each scene.
       shards: number of shards; a shard may have no scene.
-      capacity: number of rows of every shard; None rounds the fullest shard up to a bucket.
+      capacity: number of rows of every shard; None takes the smallest standard size
+        (:func:`voxax.coords.bucket_capacity`) that holds the fullest shard.
       most: largest number of scenes of a shard; None sets no limit.
 
     Raises:
@@ -218,7 +219,7 @@ def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels
 def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray:
     """Return labels as an array; raise :class:`InputError` if it is not ``int[count or more]``.
 
-    ``name`` and ``whose`` are words for the error message.
+    The message calls the labels ``name`` and says ``whose`` voxels have them.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) < count or not np.issubdtype(array.dtype, np.integer):
@@ -230,7 +231,7 @@ def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray
 
 
 def _joined(parts: Sequence[Voxels], like: Voxels, packing: Packing) -> Voxels:
-    """Concatenate the scenes of a shard to one batch; ``like`` gives its channels and dtype."""
+    """Concatenate ``parts``, a shard's scenes, to a batch with channels and dtype of ``like``."""
     rows = [np.zeros((0, like.coords.shape[1]), np.int32)]
     features = np.zeros((packing.capacity, like.num_channels), like.features.dtype)
     start = 0

@@ -117,7 +117,7 @@ class ShardTable:
 def partition_map(
     table: np.ndarray, inputs: LevelPartition, outputs: LevelPartition
 ) -> list[ShardTable]:
-    """Divide a kernel map, whose neighbor table is ``int32[N_out, K]``, into parts by shard."""
+    """Cut a kernel map, ``int32[N_out, K]``, into the parts that shards of ``outputs`` compute."""
     found = []
     for shard, (own_out, own_in) in enumerate(zip(outputs.rows, inputs.rows, strict=True)):
         part = table[own_out]
@@ -140,14 +140,14 @@ Messages = Mapping[tuple[int, int], int]
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One round: its pairs ``(sender, receiver)``, and the number of rows of every message."""
+    """One round of a schedule: its pairs ``(sender, receiver)``, and the rows of each message."""
 
     pairs: Round
     rows: int
 
 
 def matched(messages: Messages) -> tuple[Exchange, ...]:
-    """Return an exchange schedule for exactly these messages, which suits one scene.
+    """Return a schedule of rounds for exactly these messages, as needed for one scene.
 
     Messages are scheduled in descending order of size, each in the first round in which both its
     sender and its receiver are free. So the messages of a round have similar sizes. If no shard
@@ -171,7 +171,7 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 
 
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
-    """Return an exchange schedule that suits many scenes, in which shards form a ring.
+    """Return a schedule of rounds that suits many scenes, where shards send along a ring.
 
     In the round of distance d, shard s sends to shard ``(s + d) % shards``. There is a round for
     each distance in ``messages``, and always for the distances to both neighbors.
@@ -246,7 +246,7 @@ class SceneSplit:
         axis: str = "space",
         order: Curve = "lexicographic",
     ) -> SceneSplit:
-        """Create a split for a network, whose kernel maps an abstract trace of it finds.
+        """Create a split for a network; an abstract trace of the network finds its kernel maps.
 
         Args:
           model: the network as it runs on one device, before its batch norms are synchronized.
@@ -263,14 +263,14 @@ class SceneSplit:
 
     @property
     def records(self) -> tuple[MapRecord, ...]:
-        """Records of all kernel maps, the plan's own and those that are adjoints of other maps."""
+        """Records of all kernel maps: the plan's maps, then those that transpose another map."""
         return self.plan.records + self.plan.adjoints
 
     def fitted(self, samples: Iterable[Voxels], margin: float = 1.1) -> SceneSplit:
         """Return this split with fixed capacities, so that all scenes share one compiled program.
 
-        Shards then send along a ring, with one round for each distance, which suits few shards and
-        slabs. Without fitted capacities, each scene has its own rounds and compiled program.
+        Shards then exchange halo rows as in :func:`ring`, which suits few shards and slabs. Without
+        fitted capacities, each scene has its own rounds and compiled program.
 
         Args:
           samples: concrete voxels, one sample for each call of :meth:`split`.
@@ -309,7 +309,7 @@ class SceneSplit:
 
         Raises:
           CapacityError: the scene exceeds a fitted capacity; the message names it and the fix.
-          InputError: the labels do not fit the scene.
+          InputError: the labels are too few for the scene's voxels, or no integers.
           TypeError: the voxels are traced.
         """
         cut = _Cut.of(self, voxels)
@@ -326,7 +326,7 @@ class SceneSplit:
         return jax.tree.map(lambda *arrays: np.stack(arrays), *parts), known, rows
 
     def _check(self, needs: _Needs, given: SplitRows) -> None:
-        """Raise :class:`CapacityError` if a scene needs more rows than a capacity gives."""
+        """Raise :class:`CapacityError` if a scene's ``needs`` exceed the capacities ``given``."""
         fix = "fit the split to this scene too, or with a larger margin: split.fitted(samples)"
         strides = self.plan.strides
         for stride, need, limit in zip(strides, needs.levels, given.levels, strict=True):
@@ -387,7 +387,7 @@ class _Needs:
     messages: list[dict[tuple[int, int], int]]
 
     def joined(self, other: _Needs) -> _Needs:
-        """Return the maximum of these numbers and those of another scene, entry by entry."""
+        """Return for each number the maximum of ``self`` and ``other``, two scenes' needs."""
         messages = [
             {pair: max(a.get(pair, 0), b.get(pair, 0)) for pair in {**a, **b}}
             for a, b in zip(self.messages, other.messages, strict=True)
@@ -398,7 +398,7 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Return capacities, these numbers times ``margin``; ``schedule`` makes the rounds."""
+        """Return ``margin`` times these numbers as capacities, with rounds made by ``schedule``."""
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))
@@ -523,7 +523,7 @@ class _Cut:
 
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
-    """Check labels; return ``int32[count + 1]`` whose last entry, for padding (row -1), is -1."""
+    """Check labels of the scene's n voxels; return ``int32[n + 1]``, with -1 last for padding."""
     count = len(cut.levels[0])
     labels = checked_labels(labels, count, "labels", "the scene's")
     return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)

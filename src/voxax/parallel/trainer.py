@@ -30,7 +30,7 @@ Axes = str | tuple[str, ...]
 
 
 def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
-    """Turn arrays ``[shards, ...]`` into global arrays with one shard per place along a mesh axis.
+    """Turn arrays ``[shards, ...]`` into global arrays, split over the devices of a mesh axis.
 
     Args:
       shards: a pytree of arrays, whose first axis has the shards for the devices of this process.
@@ -40,11 +40,12 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
         the last one changes fastest.
 
     Returns:
-      The same tree with global ``jax.Array`` leaves ``[places along the axis, ...]``.
+      The same tree with global ``jax.Array`` leaves ``[size of the axis, ...]``: each device has
+      the shard with its index along the axis.
 
     Raises:
       InputError: the mesh has no such axis, or the number of shards differs from the number of
-        places of this process.
+        indices along the axis that this process has, see :func:`places_of`.
     """
     own, total = len(places_of(mesh, axis)), _places(mesh, axis)
     sharding = NamedSharding(mesh, PartitionSpec(axis))
@@ -96,7 +97,7 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     anywhere.
 
     This applies to :class:`voxax.nn.modules.BatchNorm` and to the batch norms of dense detector
-    layers. Dense layers count cells, so each device needs the same number of scenes.
+    layers. The latter weight all devices equally, so each device needs equally many scenes.
 
     Args:
       model: any ``flax.nnx`` module.
@@ -121,13 +122,13 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
 class _OnMesh(StepTrainer):
     """Mixin that makes a trainer's step take one shard for each device.
 
-    Put it before the class of the trainer in the list of base classes.
+    Put it before the trainer's class in the list of base classes.
 
     Args:
       model: the module to train. Its batch norms are synchronized.
       optimizer: an optax transformation.
       mesh: the devices of all processes.
-      *arguments, **options: further arguments of the class of the trainer.
+      *arguments, **options: further arguments of the trainer's class.
       axis: name of the mesh axis along which shards lie, or several names.
     """
 
@@ -147,12 +148,12 @@ class _OnMesh(StepTrainer):
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore the trainer's state from :meth:`tree`; the number of devices may differ."""
+        """Restore a state saved by :meth:`tree`, perhaps on another number of devices."""
         super().load_tree(tree)
         self._replicate()
 
     def _replicate(self) -> None:
-        """Copy the trainer's state to each device; otherwise the second step would recompile."""
+        """Copy the trainer's state to each device, so that the second step does not recompile."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         kept = (self.params, self.state, self.optimizer_state)
         self.params, self.state, self.optimizer_state = jax.device_put(kept, whole)
@@ -237,7 +238,7 @@ class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
     """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
 
     The arguments are those of ``CenterTrainer``, with ``mesh`` after the optimizer, and ``axis``.
-    All shards need the same number of scenes, because batch norms of dense layers count cells.
+    All shards need equally many scenes, because batch norms of dense layers weight them equally.
     """
 
 
@@ -253,6 +254,6 @@ class DataParallelAnchorTrainer(_OnMesh, AnchorTrainer):
     """A trainer of :class:`voxax.models.SECOND` with one shard for each device.
 
     The arguments are those of :class:`voxax.models.anchor_training.AnchorTrainer`, with ``mesh``
-    after the optimizer, and ``axis``. All shards need the same number of scenes, because batch
-    norms of dense layers count cells.
+    after the optimizer, and ``axis``. All shards need equally many scenes, because batch norms of
+    dense layers weight them equally.
     """

@@ -58,7 +58,8 @@ def convolve(
       features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]`` or, depthwise, ``[K, C]``.
       kernel_map: the map from input to output rows, by tap.
-      fwd_algo, dgrad_algo, wgrad_algo: the algorithms to admit for each product; None admits all.
+      fwd_algo, dgrad_algo, wgrad_algo: the algorithms to admit for each product. None takes those
+        of the enclosing :func:`voxax.algorithms` or the environment, else all.
       precision: the precision of products; None takes ``jax.default_matmul_precision`` if it is
         set, else the full precision of the input dtype.
 
@@ -109,7 +110,7 @@ def _entered(
     wgrad_algo: Request,
     precision: jax.lax.PrecisionLike,
 ) -> tuple[tuple[jax.Array, jax.Array], list[jax.Array], Layer]:
-    """Return ``(features, weight)`` in one dtype, the map's arrays to pass, and the layer."""
+    """Return features and weight in one dtype, the map's arrays for the kernels, and the layer."""
     features, kernel_map = kernel_map.with_halo(features)
     _refuse_symbolic(kernel_map)
     dtype = common_dtype(features.dtype, weight.dtype)
@@ -159,7 +160,7 @@ def _refuse_symbolic(kernel_map: KernelMap) -> None:
 def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
 ) -> dict[Literal["requests", "stated"], Any]:
-    """Return a layer's fields ``requests`` and ``stated`` from arguments and outer contexts."""
+    """Return a layer's fields ``requests`` and ``stated``, from arguments and ``with`` blocks."""
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
     return {
@@ -178,14 +179,14 @@ def _with_views(
     tunes: bool,
     key: Hashable,
 ) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """Return the layer with ``view_names`` set, and these names with the builders of the arrays.
+    """Return the layer with ``view_names`` set, and a pair (name, builder) for each such array.
 
     The result is cached, because a query of all kernels takes as long as the rest of an eager call.
 
     Args:
-      layer, dtype, weight_shape, platform: the description of the problems.
-      runs: the products of an eager call, whose kernels are chosen here. None takes the arrays of
-        all kernels that may be chosen later, see :func:`voxax.tuning.views_of`.
+      layer, dtype, weight_shape, platform: the description of the three products.
+      runs: the products that an eager call computes; their kernels are chosen here. None takes the
+        arrays of all kernels that may be chosen later, see :func:`voxax.tuning.views_of`.
       tunes: whether kernels may be measured.
       key: other values that the result depends on, for the cache.
     """
@@ -258,7 +259,7 @@ def convolve_modulated(
       weight: ``[K, C_in, C_out]`` or ``[K, G, C_in/G, C_out/G]``.
       factors: ``[out_capacity, K]``, floating-point; entries without a neighbor are ignored.
       kernel_map: the map from input to output rows, by tap.
-      options: requests and precision, as for :func:`voxax.products.convolve`.
+      options: the keyword arguments of :func:`voxax.products.convolve`.
 
     Returns:
       ``[out_capacity, C_out]`` in the promoted dtype of features and weight; factors are applied,
@@ -331,7 +332,8 @@ def convolve_sized(
       sizes: ``int32[B, *outputs]``, the kernel size of each output position.
       spec: offsets, stride and dilation of the largest kernel.
       uniform: what is known about ``sizes``, see :data:`voxax.kernels.kernel.Uniform`.
-      algorithm: the strategies to admit, for all three products; None admits all.
+      algorithm: the strategies to admit, for all three products. None takes those of the enclosing
+        :func:`voxax.algorithms` or the environment, else all.
       precision: as for :func:`voxax.products.convolve`.
 
     Returns:
@@ -384,9 +386,9 @@ _on_grid_eagerly = jax.jit(_on_grid, static_argnames="layer")
 
 
 def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
-    """Return a dynamic layer with statistics of concrete ``int32[*outputs]`` kernel sizes.
+    """Return a copy of a dynamic layer with statistics of its kernel sizes, ``int32[*outputs]``.
 
-    It sets :attr:`Layer.density`, and ``tile_density`` and ``uniform`` of :class:`GridSizes`.
+    They are :attr:`Layer.density`, and ``tile_density`` and ``uniform`` of :class:`GridSizes`.
     """
     if layer.sizes.uniform == "all":
         return layer
@@ -405,12 +407,12 @@ def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _counts(spec: KernelSpec) -> np.ndarray:
-    """Return an array whose entry s is the number of taps of the kernel of size s."""
+    """Return the number of taps of each kernel size, ``int[largest + 1]``."""
     return taps_within(np.asarray(spec.offsets))
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
-    """Return the layer with statistics of its sizes and, if ``specialize``, ``sizes.prefix``."""
+    """Return :func:`with_statistics` of a layer, with ``sizes.prefix`` set if ``specialize``."""
     layer = with_statistics(layer, sizes)
     if not specialize:
         return layer

@@ -58,10 +58,10 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 
 
 def _chosen(problem: Problem, layer: Layer) -> Choice:
-    """Choose the kernel for a product, among kernels whose map arrays are operands.
+    """Choose the kernel for a product, among those that read only arrays in ``layer.view_names``.
 
-    When a program is lowered for a device that is only described, tracing did not know the device.
-    All kernels are then considered, since missing arrays can be built from the neighbor table.
+    All kernels are considered if the program is lowered for a device that is not present, which
+    tracing did not know. Missing arrays are then built from the neighbor table.
     """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
         return choice_for(problem, layer)  # the choice of the eager call
@@ -72,7 +72,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Add the map arrays that the chosen kernel reads and that are missing, from the table."""
+    """Return ``views`` and all other map arrays that the kernel reads, built from the table."""
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
 
@@ -96,7 +96,8 @@ def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Ar
 def choice_for(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for an eager product; choices are cached.
 
-    With the neighbor table, all kernels are considered, since other arrays can be built from it.
+    If the layer has the neighbor table, all kernels are considered, since other arrays can be built
+    from it. Otherwise a kernel may read only arrays in ``layer.view_names``.
     """
     views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
     request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated
@@ -104,7 +105,7 @@ def choice_for(problem: Problem, layer: Layer) -> Choice:
 
 
 def eager_key() -> Hashable:
-    """Return a cache key of all that an eager choice depends on besides problem and request."""
+    """Return a cache key of the settings on which an eager choice of kernels depends."""
     return epoch(), _compat.environment_key(), _native.unavailable()
 
 
@@ -129,7 +130,7 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """Add the map arrays that the chosen kernel reads, like :func:`_with_views`, in NumPy."""
+    """Return ``views`` by name and all other map arrays that the kernel reads, as NumPy arrays."""
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)
@@ -149,7 +150,7 @@ def _views_on_host(
 def _output_shape(
     product: Product, a: Any, b: Any, *views: Any, layer: Layer
 ) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype of a product's result; operands may be ``ShapeDtypeStruct``."""
+    """Return shape and dtype of the product of ``a, b``, which may be ``ShapeDtypeStruct``."""
     shape = Problem.of(product, "any", a, b, layer).result_shape
     return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
@@ -172,7 +173,8 @@ _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = 
 def _cotangents(parts: Parts, cts: Any, operands: tuple, views: tuple, layer: Layer) -> list:
     """Transpose a primitive: return the cotangent of each linear operand, None for all others.
 
-    ``cts`` has the cotangent of each part's result. The list covers operands, then views.
+    ``cts`` has the cotangent of the result of each of ``parts``. The list has an entry for each
+    operand, then for each of ``views``, the map's arrays.
     """
     result: list = [None] * (len(operands) + len(views))
     for ct, (product, *places) in zip(cts, parts, strict=True):
@@ -263,7 +265,7 @@ def _run_gradients(
 def _fused(dgrad: Choice, wgrad: Choice) -> tuple[Fused | None, Parameters]:
     """Return the program that computes dgrad and wgrad together, and the program's parameters.
 
-    The program is None unless one kernel is chosen for both and has one for this problem.
+    The program is None unless one kernel is chosen for both and has such a program.
     """
     fused = dgrad.kernel.fused
     if dgrad.kernel is not wgrad.kernel or fused is None:
@@ -414,14 +416,17 @@ After = Callable[[jax.Array, Epilogue], jax.Array]
 
 
 def convolved(x: Any, w: Any, views: Sequence[Any], epilogue: Epilogue, after: After, layer: Layer):
-    """Return ``after(forward(x, w), epilogue)``, as one equation of the jaxpr."""
+    """Convolve ``x`` with ``w`` to y; return ``after(y, epilogue)``, as one equation of the jaxpr.
+
+    ``views`` are the kernel map's arrays, as named in ``layer.view_names``.
+    """
     leaves, tree = jax.tree.flatten(epilogue)
     operands = _compat.vary_alike(x, w, *leaves, *views)
     return epilogue_p.bind(*operands, layer=layer, tree=tree, after=after)
 
 
 def _parted(rest: Sequence[Any], tree: Any) -> tuple[Epilogue, Sequence[Any]]:
-    """Split operands into the epilogue, rebuilt from its arrays, and the views after them."""
+    """Split ``rest`` into the epilogue, unflattened by ``tree``, and the map's arrays after it."""
     number = tree.num_leaves
     return jax.tree.unflatten(tree, rest[:number]), rest[number:]
 

@@ -27,7 +27,7 @@ _TILE = 256
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the only candidate: the number of rows that a thread takes at a time."""
+    """Return the one set of parameters to try: the number of rows that a thread takes at a time."""
     # 512 rows took as long as 256 (AMD EPYC, Zen 5). wgrad ignores the parameter; its units follow
     # from the shapes.
     del hardware
@@ -38,7 +38,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem``; threads take ``*_block_size`` rows at a time."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. The parameter ``*_block_size`` is the number
+    of rows that a thread takes at a time.
+    """
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
     shape = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
     return library_call(
@@ -61,10 +65,11 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad, which ``problem`` describes, and wgrad in one call: ``(dx [N, C], dw [K, C])``.
+    """Compute dgrad and wgrad of a layer in one call: return ``(dx [N, C], dw [K, C])``.
 
-    dx has the same bits as from :func:`apply`. dw may differ in rounding, because it is summed over
-    input rows instead of output rows. The order of summation depends only on the shapes.
+    ``problem`` describes dgrad. dx has the same bits as from :func:`apply`. dw may differ in the
+    last bits, because here it is summed over input rows, not output rows. The order of summation
+    depends only on the shapes.
     """
     del parameters
     dx, dw = library_call(
@@ -86,7 +91,7 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product of NumPy arrays, with the same bits as :func:`apply`."""
+    """Compute :func:`apply` for NumPy arrays, with the same bits."""
     del parameters  # the size of tiles does not change the result
     found = empty_array(problem.result_shape, a.dtype)
     host_depthwise.depthwise(
@@ -109,7 +114,7 @@ def gradients_on_host(
     w: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run :func:`gradients` for NumPy arrays, with the same bits."""
+    """Compute :func:`gradients` for NumPy arrays, with the same bits."""
     del parameters
     dx, dw = empty_array(x.shape, x.dtype), empty_array(w.shape, w.dtype)
     table = views[table_read((), "dgrad", problem.layer.symmetric)[0]]

@@ -31,9 +31,9 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the block sizes to measure.
+    """Return the parameters to measure: block sizes and, for wgrad, the number of parts of a sum.
 
-    For wgrad they also have the number of parts of the sum; numbers that suit the rows come first.
+    For wgrad, parameters whose number of parts suits the number of rows come first.
     """
     del hardware
     wgrad = problem.product == "wgrad"
@@ -54,7 +54,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     # Imported where it runs, because the package is an extra.
     from voxax.kernels.depthwise import gpu_kernel
 

@@ -62,7 +62,7 @@ def forward_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute a tile of :func:`product`. OFFSET is the dtype of element positions."""
+    """Compute one tile of the result of :func:`product`. OFFSET is the dtype of array indices."""
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     tile = tl.program_id(0) // blocks
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
@@ -106,7 +106,7 @@ def weight_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute a block of :func:`weight_product`. OFFSET is the dtype of element positions."""
+    """Compute one block of :func:`weight_product`. OFFSET is the dtype of array indices."""
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     has = own < CHANNELS
@@ -141,13 +141,13 @@ def weight_kernel(
 def product(
     config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any, *, reverse: bool
 ) -> jax.Array:
-    """Run forward or dgrad: return ``y[order[m]] = sum_k x[table[k, m]] * w[k]``, ``[rows, C]``.
+    """Run forward or dgrad: return ``y[order[m]] = sum_k x[table[k, m]] * w[k]``, ``[M, C]``.
 
     Args:
       config: sizes of the call.
-      tiles: sorted neighbor table (its last row is ``order``), and the list of taps of each tile.
-      x: ``[N, C]``.
-      w: ``[K, C]``.
+      tiles: the sorted neighbor ``table``, whose last row is ``order``, and the taps of each tile.
+      x: ``[N, C]``, the input features (dgrad: the output's gradients).
+      w: ``[K, C]``, the weight.
       dtype: dtype of the result.
       reverse: whether the taps of ``w`` are in reverse order.
     """
@@ -172,7 +172,7 @@ def weight_product(
 ) -> jax.Array:
     """Run wgrad: ``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]`` over the pairs p of tap k.
 
-    The result is ``float32[splits, K, C]``. The sum over ``splits`` is left to the caller.
+    The result is ``float32[splits, K, C]``. The caller has to add the ``config.splits`` parts.
 
     Args:
       config: sizes of the call.

@@ -46,7 +46,7 @@ class Blocks:
     """Block sizes of a kernel call, for one block of channels.
 
     Attributes:
-      window: number of rows of a window.
+      window: number of rows of a window: consecutive rows from which a tile's rows are gathered.
       channels: number of channels of one call.
       stripes: number of parts into which tiles are divided, which may run on different cores.
       resident: 1 if all rows of the gathered operand are kept in vector memory, else 0.
@@ -79,7 +79,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters worth measuring, with the largest blocks of channels that fit."""
+    """Return the parameters to measure: the largest blocks of channels that fit into memory."""
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
@@ -98,7 +98,11 @@ def parameters(blocks: Blocks) -> Parameters:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
 
@@ -128,7 +132,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad in one kernel, see :class:`voxax.kernels.kernel.Fused`."""
+    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -147,9 +151,10 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Return block sizes for :func:`gradients`, or None if no large enough blocks fit.
+    """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
-    They have at least half of the channels of the blocks ``chosen`` for dgrad.
+    Their blocks have at least half as many channels as those in ``chosen``, the parameters for
+    dgrad. None means that no such blocks fit the chip's memory.
     """
     alone = _blocks_of(chosen)
     found = _fitting(problem, hardware, both=True)
@@ -171,7 +176,7 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return the kernel's ``TileConfig``, and its planned visits."""
+    """Return the ``TileConfig`` and the visits (steps) of a kernel call with ``parameters``."""
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -189,13 +194,13 @@ def _configured(
 
 
 def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
-    """Cut the operand that is not gathered into blocks of channels ``[channels, rows]``."""
+    """Cut ``other``, the operand that is not gathered, into blocks ``[channels, rows]``."""
     parts = by_channels(other, blocks.channels)
     return [to_words(part, 0) for part in parts] if other.dtype == jnp.bfloat16 else parts
 
 
 def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list[jax.Array]:
-    """Cut the weight for forward or dgrad into blocks of channels ``[channels, K]``, in float32."""
+    """Cut the weight ``w [K, C]`` for forward or dgrad into blocks ``float32[channels, K]``."""
     parts = by_channels(weight_read(problem, w).astype(jnp.float32), blocks.channels)
     return [to_words(part, 0) for part in parts] if dtype == jnp.bfloat16 else parts
 
@@ -203,7 +208,7 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Join the sums of blocks, ``[stripes, K * channels, lanes]``, to a gradient ``[K, C]``."""
+    """Return dw ``[K, C]``; ``sums`` has ``[stripes, K * channels, lanes]`` for each block."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
@@ -212,7 +217,7 @@ def _taps(
 
 
 def _rows(visits: PlannedVisits, parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Join results of blocks of channels, ``[channels, rows]``, to ``[rows, C]``."""
+    """Join ``parts``, one ``[channels, rows]`` for each block of channels, to ``[rows, C]``."""
     if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]
     return visits.defined(jnp.concatenate(parts, axis=0)[: shape[1]]).T
@@ -246,7 +251,7 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs besides resident rows.
+    """Return the bytes of vector memory that a call needs, without operand rows that stay there.
 
     ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
     """

@@ -30,11 +30,11 @@ from voxax.kernels.implicit_gemm.windows import WINDOW_TILE
 def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
     """Run forward or dgrad: return ``y[:, m] = sum_k w[:, k] * x[:, table[k, m]]``, ``[C, M]``.
 
-    Values of tiles without a visit are undefined.
+    Values of a tile that no visit covers are undefined.
 
     Args:
       config: sizes of the call.
-      visits: list of visits.
+      visits: the steps of the kernel: each is some tiles of output rows and windows of input rows.
       table: ``int32[K, M]``, the input row, or -1 for none.
       x: ``int32[C / 2, N]``, where each word contains two channels of bfloat16, or
         ``float32[C, N]``; see ``windows.in_windows``. C is a multiple of 16.
@@ -46,10 +46,10 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """Run wgrad: ``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``, in parts.
+    """Run wgrad: ``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``, as partial sums.
 
-    The result is ``float32[stripes, K * C, WINDOW_TILE]``; the caller sums over stripes and over
-    the last axis. The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
+    The result is ``float32[stripes, K * C, WINDOW_TILE]``; the caller sums over the first and the
+    last axis. The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
     """
     shape = config.taps * channels_of(x), WINDOW_TILE
     return call_of_weights(
@@ -61,10 +61,10 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 def gradients(
     config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
+    """Run dgrad and wgrad together, since both select the rows ``dy[:, table[k, n]]``.
 
-    The results are like those of :func:`product` and :func:`weight_product`. The arguments are
-    those of :func:`product` for dgrad; ``x`` is ``[C, N]``.
+    Returns the results of :func:`product` (dx) and of :func:`weight_product` (dw). The arguments
+    are those of :func:`product` for dgrad; ``x`` is ``[C, N]``.
     """
     return call_of_gradients(
         config,
@@ -80,12 +80,12 @@ def gradients(
 
 
 def _everywhere(w: jax.Array) -> jax.Array:
-    """Copy the weights ``[C, K]`` to all lanes, ``[K * C, WINDOW_TILE]``."""
+    """Repeat each weight of ``w [C, K]`` along a row of ``[K * C, WINDOW_TILE]``."""
     return jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Multiply the selected rows of a visit by the weights; return ``[C, config.rows]``."""
+    """Multiply the rows ``picked`` for a visit by the weights; return ``[C, config.rows]``."""
     # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]. The selected rows are ordered by tap.
     channels, tiles = w_ref.shape[0] // config.taps, []
     for lanes in config.tile_lanes:
@@ -98,7 +98,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Multiply the selected rows by ``tile``, the operand that is not gathered; add to ``out``."""
+    """Multiply ``picked`` rows by ``tile``, the operand that is not gathered; add to ``out``."""
     channels, other = tile.shape[0], tile.astype(jnp.float32)
     for begin in range(0, config.taps * channels, channels):
         terms = [
@@ -109,7 +109,7 @@ def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> 
 
 
 def _rows(picked: Any, begin: int, channels: int, lanes: slice) -> jax.Array:
-    """Return the selected rows of one tap in one tile, ``float32[C, WINDOW_TILE]``."""
+    """Return the rows of one tap (from ``begin``) and one tile, ``float32[C, WINDOW_TILE]``."""
     if picked.dtype == jnp.float32:
         return picked[0, begin : begin + channels, lanes]
     words = picked[0, begin // 2 : (begin + channels) // 2, lanes]

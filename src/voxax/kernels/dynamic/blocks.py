@@ -6,7 +6,7 @@ of ``tpu_kernel.py``:
 - *source*: the operand that taps read, ``x`` in ``forward`` and ``wgrad``, ``dy`` in ``dgrad``.
 - *row*: P consecutive positions along W, side by side, so that few channels fill the matrix unit. A
   row of P sources times a matrix of ``P x P`` weights gives terms of P outputs.
-- *line*: all rows with the same place along ``B * D`` and H.
+- *line*: all rows with the same index along ``B * D`` and along H.
 - *block*: ``lines`` lines of ``length`` rows. Its *window* is the part of the source that its taps
   read: the block and its halo.
 - *shell*: the taps that one kernel size adds to the next smaller size. The *level* of a position is
@@ -14,7 +14,7 @@ of ``tpu_kernel.py``:
 - *pass*: one matrix product for some taps of a shell. It multiplies the rows that begin ``column``
   positions further along W, on the same or another line. As few passes as possible cover all taps
   of a shell on one line.
-- *plane*: the sources with one place along D, and one phase.
+- *plane*: the sources with the same index along D and the same phase.
 - *phase*: the remainder of a position modulo the stride. The source of ``forward`` is sorted by
   phase, and ``dgrad`` computes each phase of its result separately, so that every tap is a shift.
 """
@@ -43,13 +43,13 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One matrix product, for some taps that a kernel size adds to the next smaller size.
+    """One matrix product, for some of the taps that one size has and the next smaller size lacks.
 
     Attributes:
       line: line of the window, relative to the output's line in the block.
       column: position in the window at which a line's first row of sources begins.
-      taps: ``taps[source][output]``, P by P: the tap through which an output of a row reads a
-        source of a row, or -1.
+      taps: ``taps[source][output]``, P by P: the tap by which this output of a row of P outputs
+        reads this source of a row of P sources, or -1.
     """
 
     line: int
@@ -70,7 +70,7 @@ class Shell:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """All passes, in the order in which the weights are laid out."""
+        """The passes of all planes, in the order of the kernel's weight matrices."""
         return tuple(p for _, passes in self.planes for p in passes)
 
 
@@ -127,15 +127,15 @@ class Blocks:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The matrix products of all shells, in the order in which the weights are laid out."""
+        """The passes of all shells, in the order of the kernel's weight matrices."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """Return the matrix products that read a plane, for each of the first ``reached`` shells.
+        """Return the passes that read plane number ``plane``, for each of the first shells.
 
         Returns:
-          Tuples ``(shell, index of the first pass in :attr:`passes`, passes)``; shells without
-          passes on the plane are left out.
+          Tuples ``(shell, index of the first pass in :attr:`passes`, passes)`` for the first
+          ``reached`` shells; shells without passes on the plane are left out.
         """
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
@@ -151,13 +151,13 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return :attr:`Pass.taps` of all passes as ``int[passes * P * P]``; ``none`` is for no tap."""
+    """Return :attr:`Pass.taps` of all passes, ``int[passes * P * P]``, with ``none`` for -1."""
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return for each tap and output where :attr:`Pass.taps` has the tap: ``pass * P + source``."""
+    """Return where ``Pass.taps`` has each tap and output: ``pass * P + source``, ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -165,22 +165,22 @@ def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def channels_of(channels: int, pack: int) -> int:
-    """Round channels up so that the channels of ``pack`` positions fill whole registers."""
+    """Round ``channels`` up so that the channels of ``pack`` positions fill whole registers."""
     lanes = max(1, CHANNELS // pack)
     return -(-channels // lanes) * lanes
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return how many of the kernel sizes in ``own`` are at most ``sizes[...]``, as ``int32``."""
+    """Return per element of ``sizes`` the number of kernel sizes in ``own`` up to it, as int32."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
 @functools.lru_cache(maxsize=256)
 def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
-    """Return the block layouts of a product's calls: one, or for dgrad one for each phase of dx.
+    """Return the block layout of each kernel call of a product: dgrad has a call for each phase.
 
     Args:
-      problem: a dynamic product. The phases are the positions by remainder modulo the stride.
+      problem: a dynamic product. A phase is the input positions with one remainder modulo stride.
       pack: P, the number of positions in a row.
       rows: approximate number of rows of a block, at least :data:`TILE_ROWS`.
     """
@@ -189,7 +189,7 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
 
 
 def shells_of(problem: Problem) -> int:
-    """Return how many kernel sizes add taps to the next smaller size: the number of shells."""
+    """Return the number of shells: how many kernel sizes have more taps than the next smaller."""
     return len(np.unique(grid_of(problem).reach))
 
 
@@ -200,7 +200,7 @@ def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Extents:
-    """A :class:`Grid` extended to three spatial axes; taps are in the weight's order."""
+    """The fields of a :class:`Grid`, with three spatial axes and taps in the weight's order."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -262,8 +262,9 @@ def _call(
     Args:
       grid: the extents, stride and taps.
       phase, source, outputs: as in :class:`Blocks`, but ``source`` is without margin.
-      phases, shifts: ``[taps, 3]``, the phase of the source that each tap reads, and the shift.
-      own: indices of these taps in the weight; None means all taps.
+      phases, shifts: ``[taps, 3]``: for each tap of the call the phase of the source that it reads,
+        and how far that source is shifted.
+      own: indices of the call's taps in the weight; None means all taps.
       pack, rows: as for :func:`blocks_of`.
     """
     own = np.arange(len(shifts)) if own is None else own
@@ -326,11 +327,11 @@ def _call(
 
 
 def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
-    """Return as few passes as possible that compute the given taps on one line.
+    """Return as few passes (matrix products) as possible that cover ``taps`` on one line.
 
     Args:
-      line: :attr:`Pass.line` of all passes.
-      taps: ``{shift along W: tap}``.
+      line: the line, which becomes :attr:`Pass.line` of the passes.
+      taps: the taps to compute, as ``{shift along W: tap}``.
       pack: P, the number of positions in a row.
     """
     # Output a of a row reads the source at a + shift. From the left, each pass begins at the first

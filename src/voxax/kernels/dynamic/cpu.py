@@ -1,11 +1,11 @@
 """The dynamic strategy ``grouped`` on CPUs, with the native kernels of ``implicit_gemm``.
 
 Sizes are converted to a kernel map: for each position and tap the row that the tap reads, or -1 if
-the position's size does not have the tap. For each tap, the native kernels take only the rows of a
-tile that have the tap. dgrad uses the map from input positions to outputs.
+the kernel of the position's size has no such tap. For each tap, the native kernels multiply only
+the rows of a tile that have the tap. dgrad uses the map from input positions to outputs.
 
 If nothing is known about the sizes, ``forward`` checks at run time whether each scene has a single
-size. If so, it runs an ordinary convolution, as in ``selected``.
+size. If so, it runs an ordinary convolution, as does the strategy ``selected``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the candidates of ``implicit_gemm`` for the same product over a kernel map."""
+    """Return the parameters to measure: those of ``implicit_gemm`` for an equivalent kernel map."""
     return cpu.space(_mapped(problem, problem.out_rows), hardware)
 
 
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute ``problem`` by native kernels, for the kernel sizes ``views["sizes"] int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
+    """
     sizes = views["sizes"]
     if not _may_be_uniform(problem):
         return _by_map(problem, parameters, a, b, sizes)
@@ -61,7 +64,7 @@ def apply(
 
 
 def _may_be_uniform(problem: Problem) -> bool:
-    """Return whether to check at run time if each scene has one size (a plain convolution)."""
+    """Return whether :func:`apply` has to check at run time if each scene has a single size."""
     sizes = problem.layer.sizes
     unknown = sizes.tile_density is None and not sizes.uniform and not sizes.prefix
     if problem.product != "forward" or not unknown or not grid_of(problem).positions:
@@ -73,7 +76,7 @@ def _may_be_uniform(problem: Problem) -> bool:
 def _by_map(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Run the product over the kernel map of these sizes, in parts that bound its memory."""
+    """Multiply by a kernel map made from ``sizes``, built in parts to limit its memory."""
     rows = problem.out_rows
     size = max(1, min(rows, _ENTRIES // problem.layer.num_offsets))
     parts = -(-rows // size)
@@ -107,7 +110,7 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray | None:
-    """Run a dynamic product of NumPy arrays, or return None if XLA has to run it."""
+    """Compute :func:`apply` for NumPy arrays, or return None if XLA has to run it."""
     sizes, rows = views["sizes"], problem.out_rows
     if rows * problem.layer.num_offsets > _ENTRIES:
         return None
@@ -121,17 +124,18 @@ def apply_on_host(
 
 
 def _mapped(problem: Problem, rows: int) -> Problem:
-    """Return the problem as a dense product over a kernel map with ``rows`` rows."""
+    """Return the same problem for dense weights and a kernel map with ``rows`` rows."""
     if problem.product == "dgrad":
         return problem.with_layer(kind="dense", in_capacity=rows)
     return problem.with_layer(kind="dense", out_capacity=rows)
 
 
 def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
-    """Return the neighbor table ``int32[R, K]`` of the positions ``rows int32[R]``, or -1.
+    """Return the neighbor table ``int32[R, K]`` of the positions ``rows``, ``int32[R]``.
 
-    Rows are output positions and neighbors input positions; for dgrad it is the other way around.
-    The arrays are either all of JAX or all of NumPy.
+    An entry is the row number of the neighbor at a tap, or -1 without one. Rows are output
+    positions and neighbors input positions; for dgrad it is the other way around. ``sizes`` has the
+    kernel size of each output position. The arrays are either all of JAX or all of NumPy.
     """
     xp = np if isinstance(rows, np.ndarray) else jnp
     grid, backward = grid_of(problem), problem.product == "dgrad"
@@ -160,13 +164,13 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the taps ``int32[D, 1, K]`` in the weight's order, and each tap's smallest size."""
+    """Return the taps, ``int32[D, 1, K]``, and the smallest size that has each, ``int32[1, K]``."""
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 
 
 def _leads(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Return whether ``grouped`` is the fastest strategy: for all but forward with uniform sizes.
+    """Return True, as ``grouped`` is the fastest strategy, but for forward of uniform sizes False.
 
     On 2 cores of an AMD EPYC (AVX2) it took 0.22 to 1.1 of the time of the next best strategy, on
     the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with gradients.

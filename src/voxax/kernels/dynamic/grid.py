@@ -23,12 +23,12 @@ from voxax.kernels.rows import multiplies
 class Grid:
     """The input and output grids of a dynamic convolution, and its K taps.
 
-    Taps are sorted by the smallest kernel size that has them, so each size has a prefix of them.
+    Taps are sorted by the smallest kernel size that has them: size s has the first ``counts[s]``.
 
     Attributes:
       inputs, outputs: shapes ``(B, *spatial)`` of the grids.
       stride: stride along each axis.
-      order: ``int[K]``, index of each tap in the weight.
+      order: ``int[K]``, index in the weight of each of the sorted taps.
       taps: ``int[K, D]``, offset of each tap times the dilation.
       reach: ``int32[K]``, the smallest size that has the tap, ascending.
       counts: number of taps of each size, from size 0 to the largest.
@@ -63,23 +63,23 @@ class Grid:
         return math.prod(self.outputs)
 
     def pad(self, x: jax.Array) -> jax.Array:
-        """Turn rows of input positions ``[N, ...]`` into a grid with margin, ``[*padded, ...]``."""
+        """Turn rows of input positions ``[N, ...]`` into a zero-padded grid ``[*padded, ...]``."""
         x = x.reshape(*self.inputs, *x.shape[1:])
         sides = [(0, 0), *zip(self.low, self.high, strict=True)]
         return jnp.pad(x, sides + [(0, 0)] * (x.ndim - len(sides)))
 
     def crop(self, x: jax.Array) -> jax.Array:
-        """Return the rows ``[N, ...]`` of a padded grid, the inverse of :meth:`pad`."""
+        """Return the input positions of a padded grid as rows ``[N, ...]``; undo :meth:`pad`."""
         inner = [slice(a, a + n) for a, n in zip(self.low, self.inputs[1:], strict=True)]
         x = x[(slice(None), *inner)]
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
 
     def base(self) -> jax.Array:
-        """Return ``int32[M]``, for each output the row of the padded input that is its center."""
+        """Return for each output its center's row in the padded input, ``int32[M]``."""
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
-        """Return ``int32[K]``, the offset of each tap counted in rows of the padded input."""
+        """Return the offset of each tap, counted in rows of the padded input, ``int32[K]``."""
         return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 
@@ -98,7 +98,7 @@ def rows_within(
 
     Args:
       shape, extents: shapes ``(B, *spatial)`` of the outer and of the inner grid.
-      low: for each axis the place in the outer grid at which the inner grid begins.
+      low: for each spatial axis the index in the outer grid at which the inner grid begins.
       stride: distance in the outer grid between neighbors of the inner grid, by axis; None is 1.
     """
     # row = sum over axes of step * (low + stride * place)
@@ -112,7 +112,7 @@ def rows_within(
 
 
 def grid_of(problem: Problem) -> Grid:
-    """Return the grids and taps of a dynamic problem; the result is cached."""
+    """Return the :class:`Grid` (shapes and taps) of a dynamic problem; the result is cached."""
     return _grid(problem.layer.sizes.grid, problem.layer.spec)
 
 
@@ -139,7 +139,7 @@ def _grid(inputs: tuple[int, ...], spec: KernelSpec) -> Grid:
 
 
 def output_grid(inputs: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape ``(B, *ceil(spatial / stride))`` of the outputs."""
+    """Return the output shape ``(B, *ceil(spatial / stride))`` for inputs ``(B, *spatial)``."""
     return (inputs[0], *(-(-n // s) for n, s in zip(inputs[1:], stride, strict=True)))
 
 
@@ -203,7 +203,7 @@ def unordered(grid: Grid, w: jax.Array) -> jax.Array:
 
 
 def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
-    """Replace ``values[B, *spatial]`` by the maximum in their tile, a cube of edge ``side``."""
+    """Replace each of ``values [B, *spatial]`` by the maximum of its tile, of edge ``side``."""
     for axis in range(1, values.ndim):
         length = values.shape[axis]
         if length:

@@ -1,12 +1,12 @@
 """The dynamic strategies ``grouped`` and ``specialized``, which sort positions by kernel size.
 
-The taps are sorted by the smallest size that has them, so a block of positions multiplies only a
-prefix of the taps. Only in blocks in which the size changes do some positions multiply taps that
-they do not have. ``grouped`` selects the prefix of each block at run time, so it needs no capacity
-and cannot overflow. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
+The taps are sorted by the smallest size that has them, so a block of positions multiplies only the
+first taps. If a block has several sizes, its smaller positions multiply some taps with zeros.
+``grouped`` selects the number of taps of each block at run time, so no number of positions has to
+be fixed in advance. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
 
 ``specialized`` is compiled for one histogram of sizes, ``Layer.sizes.prefix``, which is known if
-sizes are concrete. The counts are rounded up, so that programs are few, and a program has no
+sizes are not traced. The counts are rounded up, so that few programs are compiled. A program has no
 branches. The strategy is refused where another strategy is always faster: on TPUs, and on CPUs with
 the native kernels.
 """
@@ -30,7 +30,11 @@ GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (
 def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute ``problem`` with positions sorted by their sizes ``views["sizes"] int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Positions
+    are sorted by their size.
+    """
     sizes = views["sizes"]
     largest = grid_of(problem).largest
     # The sort is stable, so neighbors of one size stay adjacent, and results are reproducible.
@@ -39,7 +43,7 @@ def apply_grouped(
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the block sizes to measure: those not larger than the grid, or else 512."""
+    """Return the block sizes to measure: those up to the number of positions, or else only 512."""
     rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)
@@ -66,7 +70,7 @@ BLOCK = 512
 
 
 def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why ``specialized`` cannot run or cannot gain, or None."""
+    """Return why ``specialized`` cannot run or never is the fastest strategy here, else None."""
     if problem.platform == "tpu":
         return "cannot gain on TPUs: it gathers row after row, 'tiled' gathers none"
     if cpu.refusal(problem) is None:
@@ -84,7 +88,11 @@ def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None
 def apply_specialized(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute ``problem`` for sizes ``views["sizes"] int32[M]`` with the compiled histogram."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Positions
+    are sorted by their size, in blocks whose sizes were fixed at compilation.
+    """
     grid = grid_of(problem)
     sizes = jnp.clip(views["sizes"], 0, grid.largest)
     order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
@@ -103,7 +111,10 @@ def apply_specialized(
 
 
 def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
-    """Return :attr:`GridSizes.prefix`: counts of positions of at least each size, rounded up."""
+    """Return :attr:`GridSizes.prefix`: ``counts`` rounded up, to at most ``positions``.
+
+    ``counts[s]`` is the number of positions whose kernel size is at least ``s``.
+    """
     # Up to multiples of a 16th of the positions, at least a block, so that programs are few.
     step = max(BLOCK, -(-positions // 16))
     return tuple(min(positions, -(-count // step) * step) for count in counts)

@@ -24,7 +24,7 @@ _WIDE_TILE = 256
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Static sizes of one kernel call.
+    """The block layout of one kernel call.
 
     Attributes:
       scenes: B, the number of scenes.
@@ -32,13 +32,14 @@ class Lanes:
       width: W, rounded up to whole registers.
       pack: P, the number of positions of a group.
       lines: number of lines of a block.
-      low: number of lines of a window before its block.
+      low: number of lines of a block's window (the block and its halo) before the block.
       shifts: the shifts of taps along W, ascending.
-      shells: for each shell (the taps that a kernel size adds) the matrix products. The ``line`` of
-        a product is its index into ``shifts``. Its ``column`` is the line of the window at which
-        its first group of sources begins.
+      shells: for each shell (the taps that a kernel size adds to the next smaller) the matrix
+        products. The ``line`` of a product is its index into ``shifts``. Its ``column`` is the line
+        of the window at which its first group of sources begins.
       sizes: the kernel size of each shell.
-      masks_source: whether taps beyond a size are masked in the source (dgrad), not the result.
+      masks_source: whether a tap that a position's size lacks is masked in the source, as in dgrad.
+        Otherwise it is masked in the result.
     """
 
     scenes: int
@@ -80,9 +81,9 @@ class Lanes:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Index of a buffer for shifted windows by ``(shell, shift)``.
+        """Map ``(shell, index into shifts)`` to the index of the buffer for that shifted window.
 
-        The shell is 0 unless sources are masked.
+        If ``masks_source`` is False, the shell in the key is 0, and all shells share the buffers.
         """
         found = {
             (number if self.masks_source else 0, p.line)
@@ -96,17 +97,20 @@ class Lanes:
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:
-        """Return the line of the scene at which a block's window begins; it may be negative."""
+        """Return the line of the scene at which the window of ``block`` begins; can be negative."""
         return jax.lax.rem(block, jnp.int32(self.number)) * self.lines - self.low
 
     def start(self, block: Any) -> Any:
-        """Return the first line of the scene that is read for a block."""
+        """Return the first line of the scene that is read for ``block``, at least 0."""
         return jnp.clip(self.begin(block), 0, self.high - self.taken)
 
 
 @functools.lru_cache(maxsize=256)
 def lanes_of(problem: Problem, pack: int, lines: int) -> Lanes:
-    """Return the block layout of a product over a 2-D grid with stride 1."""
+    """Return the block layout of a product over a 2-D grid with stride 1.
+
+    ``pack`` is the number of positions of a group, ``lines`` the number of lines of a block.
+    """
     grid = grid_of(problem)
     places = np.argsort(grid.order)
     shifts, reach = np.asarray(grid.taps)[places], np.asarray(grid.reach)[places]

@@ -31,14 +31,18 @@ _MOST_SLICES = 64
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: patches by indices and, if taps are few, by slices."""
+    """Return parameters that gather patches by indices and, if taps are few, some with slices."""
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
 def apply_masked(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute ``problem`` with the largest kernel, masked by sizes ``views["sizes"] int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Each
+    position reads zeros for the taps that its size lacks.
+    """
     options = dict(parameters)
     block, sizes = int(options["block"]), views["sizes"]
     if options["fetch"] == "slices":
@@ -71,7 +75,11 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 def apply_tiled(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute ``problem`` tile by tile, for the kernel sizes ``views["sizes"] int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Tiles of
+    positions multiply with the largest size in the tile.
+    """
     tile, sizes = int(dict(parameters)["tile"]), views["sizes"]
     if problem.product == "dgrad":
         return patches.gather_dgrad(problem, a, b, sizes, tile, skip=True)
@@ -82,8 +90,8 @@ def apply_tiled(
 def tile_order(grid: Grid, tile: int) -> jax.Array | None:
     """Return the output positions sorted by tile, ``int32[M]``; None if the grid has one axis.
 
-    Tiles are cubes of about ``tile`` positions. Tiles at the border of the grid are smaller, so a
-    block of ``tile`` positions may extend into the next tile.
+    Tiles are cubes of about ``tile`` positions. Tiles at the border of the grid are smaller, so
+    ``tile`` consecutive positions may belong to more than one tile.
     """
     ndim = len(grid.stride)
     if ndim == 1:

@@ -4,8 +4,8 @@ A patch is the row ``[taps * C]`` of all values that the taps of a position read
 ways to read patches. :func:`run_blocks` gathers the patches of a block by indices. The number of
 taps is chosen for each block at run time: there is a compiled branch for each size, and the largest
 size in the block selects a branch. :func:`run_slices` reads a tile of positions as one shifted
-slice for each tap, without indices. :func:`gather_dgrad` computes dX from the input's side: each
-input position gathers the outputs that use it, so no position is written twice.
+slice for each tap, without indices. :func:`gather_dgrad` computes dX: each input position gathers
+the gradients of the outputs that read it, so no position is written twice.
 
 Taps that a position does not have read zeros, so the input's values there, such as NaN, have no
 influence.
@@ -65,7 +65,7 @@ def run_blocks(
 
 
 class _Rows:
-    """The output positions in blocks: center rows ``base`` and ``sizes``, ``[blocks, block]``."""
+    """The output positions in blocks: rows of their centers, and sizes, ``[blocks, block]``."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -77,17 +77,17 @@ class _Rows:
         self.base, self.sizes = self.split(base), self.split(sizes)
 
     def split(self, rows: jax.Array) -> jax.Array:
-        """Cut ``[M, ...]`` into ``[blocks, block, ...]``, with zeros after the last row."""
+        """Cut ``rows [M, ...]`` into ``[blocks, block, ...]``; fill the last block with zeros."""
         missing = self.blocks * self.block - self.count
         rows = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
         return rows.reshape(self.blocks, self.block, *rows.shape[1:])
 
     def arrange(self, rows: jax.Array) -> jax.Array:
-        """Sort rows of output positions by ``order`` and cut them into blocks."""
+        """Sort ``rows [M, ...]`` by ``self.order``, and cut them into blocks as :meth:`split`."""
         return self.split(rows if self.order is None else rows[self.order])
 
     def restore(self, blocks: jax.Array) -> jax.Array:
-        """Return the rows of blocks in their original order, the inverse of :meth:`arrange`."""
+        """Return the rows of ``blocks`` in their original order, ``[M, ...]``; undo ``arrange``."""
         rows = blocks.reshape(-1, *blocks.shape[2:])[: self.count]
         if self.order is None:
             return rows
@@ -97,12 +97,12 @@ class _Rows:
 
 
 def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Set ``dy`` to zero at positions of size 0, which have no tap, because 0 * NaN is NaN."""
+    """Set ``dy`` to zero where the kernel size is 0, so that no NaN there reaches a result."""
     return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(taps)(*operands)``, with the number of taps of ``size`` or of ``max(sizes)``."""
+    """Run ``branch(n)(*operands)``; n is the number of taps of ``size``, or of ``max(sizes)``."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -110,14 +110,17 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 
 
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
-    """Return the row that each tap reads, ``int32[block, count]``; ``absent`` beyond the size."""
+    """Return the row that each of the first ``count`` taps reads, ``int32[block, count]``.
+
+    Taps that exceed a position's size get row ``absent``. ``base`` are the rows of the centers.
+    """
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
     return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
 
 
 def _source(grid: Grid, x: jax.Array) -> jax.Array:
-    """Return the rows of the padded input, followed by a row of zeros."""
+    """Return ``x`` as rows of the padded input, followed by a row of zeros, ``[rows + 1, C]``."""
     rows = grid.pad(x).reshape(-1, x.shape[1])
     return jnp.concatenate([rows, jnp.zeros((1, x.shape[1]), x.dtype)])
 
@@ -188,7 +191,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Return dX ``[N, C_in]``: each block adds its products to the rows that its taps read."""
+    """Return dX ``[N, C_in]``: each block of outputs adds products to the rows its taps read."""
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -212,7 +215,10 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 def run_slices(
     problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
 ) -> jax.Array:
-    """Run a dynamic product in tiles of up to ``block`` positions; each tap is a masked slice."""
+    """Run a dynamic product in tiles of up to ``block`` positions, reading each tap as a slice.
+
+    ``a`` and ``b`` are as in :class:`voxax.kernels.kernel.Apply`; ``sizes`` is ``int32[M]``.
+    """
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
     sizes = sizes.reshape(grid.outputs)
@@ -256,7 +262,7 @@ def run_slices(
 
 
 class _Tiles:
-    """Boxes (tiles) of positions of a grid ``[B, *spatial]``, and the input that a box reads."""
+    """Cuts a grid ``[B, *spatial]`` of positions into boxes (tiles), and reads the input of one."""
 
     def __init__(
         self,
@@ -272,18 +278,18 @@ class _Tiles:
         self.low = tuple(int(n) for n in np.maximum(0, -taps.min(0)))
 
     def places(self) -> jax.Array:
-        """Return the index of every tile, ``int32[tiles, 1 + D]``: scene, then tile by axis."""
+        """Return the indices of all tiles, ``int32[tiles, 1 + D]``: scene, then tile along axes."""
         counts = (self.extents[0], *self.number)
         return jnp.stack(jnp.unravel_index(jnp.arange(math.prod(counts)), counts), axis=1)
 
     def fill(self, array: jax.Array) -> jax.Array:
-        """Pad an array ``[B, *spatial, ...]`` of positions with zeros to whole tiles."""
+        """Pad ``array [B, *spatial, ...]`` with zeros to a whole number of tiles."""
         sides = zip(self.number, self.tile, self.extents[1:], strict=True)
         pads = [(0, 0), *((0, n * t - e) for n, t, e in sides)]
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def margin(self, array: jax.Array) -> jax.Array:
-        """Pad the input ``[B, *spatial, ...]`` with zeros, so that all taps of tiles are inside."""
+        """Pad the input ``[B, *spatial, ...]`` with zeros, so that all taps read inside."""
         pads = [(0, 0)]
         high = np.maximum(0, self.taps.max(0))
         for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
@@ -292,7 +298,7 @@ class _Tiles:
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def part(self, array: jax.Array, place: jax.Array) -> jax.Array:
-        """Return the tile at ``place`` of an array that :meth:`fill` padded, ``[*tile, ...]``."""
+        """Return the tile with index ``place`` of an array from :meth:`fill`, ``[*tile, ...]``."""
         starts = [place[0], *(place[1 + a] * t for a, t in enumerate(self.tile))]
         rest = array.shape[1 + len(self.tile) :]
         starts += [jnp.zeros((), place.dtype)] * len(rest)
@@ -305,10 +311,11 @@ class _Tiles:
         seen: jax.Array | None = None,
         own: jax.Array | None = None,
     ) -> jax.Array:
-        """Return the patches of the tile at ``place``, ``[positions, K * C]``.
+        """Return what all taps of a tile's positions read from ``array``, ``[positions, K * C]``.
 
-        Taps beyond a size become zero. ``seen`` are the sizes of the positions that taps read
-        (dgrad), ``own`` the sizes of the tile's positions.
+        ``place`` is the tile's index. Taps that exceed a kernel size read zeros. The sizes are
+        either ``own``, those of the tile's positions, or for dgrad ``seen``, on the grid of
+        ``array``: those of the positions that taps read.
         """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)
@@ -341,7 +348,7 @@ class _Tiles:
         return around[index]
 
     def assemble(self, tiles: jax.Array) -> jax.Array:
-        """Join results of tiles ``[tiles, positions, C]`` to ``[B * spatial, C]``, row-major."""
+        """Turn results of tiles, ``[tiles, positions, C]``, into rows of the grid, row-major."""
         ndim, channels = len(self.tile), tiles.shape[-1]
         grid = tiles.reshape(self.extents[0], *self.number, *self.tile, channels)
         pairs = itertools.chain.from_iterable((1 + a, 1 + ndim + a) for a in range(ndim))
@@ -364,9 +371,10 @@ def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
 def gather_dgrad(
     problem: Problem, dy: jax.Array, w: jax.Array, sizes: jax.Array, block: int, skip: bool
 ) -> jax.Array:
-    """Return dX ``[N, C_in]``: each input position gathers the outputs that read it, in blocks.
+    """Return dX ``[N, C_in]``: each input position gathers ``dy`` of the outputs that read it.
 
-    With ``skip``, a block multiplies only the prefix of the taps that has all its active taps.
+    ``block`` is the number of positions computed together. With ``skip``, a block multiplies only
+    the first taps in the order of sizes, up to the last tap that any of its positions needs.
     """
     grid = grid_of(problem)
     rows = math.prod(grid.inputs)
@@ -406,9 +414,9 @@ def lattice(
     """Place the outputs on the grid of the input, with a zero margin, for :func:`gather_dgrad`.
 
     Returns:
-      Four arrays: ``dy`` as rows of this grid, followed by a row of zeros; the sizes in the same
-      rows, 0 without an output; the row of each input position, ``int32[N]``; and for each tap the
-      distance in rows from an input to the output that reads it, ``int32[K]``.
+      Four arrays: ``dy`` as rows of this grid, followed by a row of zeros; ``sizes`` in the same
+      rows, with 0 where there is no output; the row of each input position, ``int32[N]``; and for
+      each tap the distance in rows from an input to the output that reads it, ``int32[K]``.
     """
     extents, steps = np.asarray(grid.outputs[1:]), np.asarray(grid.stride)
     low = np.maximum(0, grid.taps.max(0))

@@ -25,7 +25,7 @@ from voxax.kernels.rows import options, zeros
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why this strategy cannot run the problem, or None if taps are a box."""
+    """Return the reason why this strategy cannot run the problem (taps must be a box), or None."""
     reason = masked.supports(problem, hardware)
     grid = grid_of(problem)
     if reason is not None:
@@ -44,7 +44,7 @@ def is_box(problem: Problem) -> bool:
 
 
 def _sides(problem: Problem) -> tuple[int, ...]:
-    """Return the side lengths of the smallest box around the taps."""
+    """Return the side lengths, in taps, of the smallest box that contains all taps."""
     offsets = np.asarray(problem.layer.spec.offsets)
     return tuple(int(n) for n in np.ptp(offsets, axis=0) + 1)
 
@@ -52,7 +52,10 @@ def _sides(problem: Problem) -> tuple[int, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute ``problem`` scene by scene, for the kernel sizes ``views["sizes"] int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
+    """
     grid, scenes = grid_of(problem), problem.layer.sizes.grid[0]
     if problem.layer.sizes.uniform == "all":
         return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
@@ -84,7 +87,7 @@ def apply(
 
 
 def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Run forward if each scene has one kernel size, given by ``sizes int32[scenes]``."""
+    """Compute forward of ``a`` and ``b`` with one kernel size for each scene, ``int32[scenes]``."""
     branches = _kernels(_one_scene(problem))
 
     def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -104,15 +107,15 @@ def _one_scene(problem: Problem) -> Problem:
 
 
 def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
-    """Return for each kernel size, from 0, a function that runs the product with this size."""
+    """Return a list of :func:`_kernel` for every kernel size, from 0 to the largest."""
     grid = grid_of(problem)
     return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
 
 
 def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
-    """Return a function of ``(a, b, sizes)`` that runs the product with one size everywhere.
+    """Return a function of ``(a, b, sizes)`` that computes the product with ``size`` everywhere.
 
-    It ignores ``sizes``. ``in_branch`` is whether it runs in a branch of ``jax.lax.switch``.
+    The function ignores ``sizes``. ``in_branch`` is whether ``jax.lax.switch`` will call it.
     """
     sides = tuple(min(size, side) for side in _sides(problem))
     taps = np.sort(grid.order[: grid.counts[size]])
@@ -143,7 +146,7 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
 
 
 def _by_taps(problem: Problem, taps: np.ndarray, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Run dgrad or wgrad with the taps ``taps`` at every position, by the strategy ``masked``."""
+    """Run dgrad or wgrad by the strategy ``masked``, where all positions have the same ``taps``."""
     offsets = tuple(problem.layer.spec.offsets[k] for k in taps)
     spec = dataclasses.replace(problem.layer.spec, offsets=offsets)
     own = problem.with_layer(num_offsets=len(taps), spec=spec)

@@ -39,7 +39,7 @@ _ROWS = (2048, 1024, 512, 256, 128)
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why the block kernels cannot run this problem, or None if they can."""
+    """Return the reason why this module's kernels cannot run ``problem``, or None if they can."""
     reason = masked.supports(problem, hardware)
     if reason is not None:
         return reason
@@ -66,7 +66,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the block sizes to measure: for each number of positions in a row the two largest."""
+    """Return the parameters to measure: the two largest blocks that fit, for each row length."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -81,16 +81,16 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
     """Encode block sizes as tuning parameters of the kernel.
 
     Args:
-      pack: number of positions in a row.
+      pack: number of positions in a row, with their channels side by side.
       rows: number of rows of a block; with ``body="lanes"`` the number of lines of a block.
-      stripes: number of parts that run in parallel.
+      stripes: number of parts of the grid that run in parallel, one on each core.
       body: ``"blocks"``, or ``"lanes"`` for ``tpu_lanes.py``.
     """
     return (("body", body), ("pack", pack), ("rows", rows), ("stripes", stripes))
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return how many positions side by side fill the matrix unit, and half of this number."""
+    """Return how many positions' channels fill the matrix unit, and half of this number."""
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1
@@ -113,7 +113,7 @@ def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> boo
 
 
 def _smem_bytes(call: Blocks) -> int:
-    """Return the bytes of scalar memory that a call needs: order and level of blocks, taps."""
+    """Return the bytes of scalar memory that a kernel call needs, for ``tpu_kernel.Steps``."""
     return 4 * (2 * math.prod(call.number) + len(call.passes) * call.pack**2)
 
 
@@ -152,7 +152,11 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_kernel
 
@@ -213,9 +217,9 @@ def apply(
 
 
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    """Turn an operand ``[B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]`` with margins.
+    """Turn ``x [B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]``, with zero margins.
 
-    Positions are sorted by phase, the remainder modulo the stride.
+    Positions are sorted by phase, their remainder modulo ``stride``.
     """
     steps = whole((0, *stride))[1:]
     x = x.reshape(*whole(x.shape[:-1]), x.shape[-1])
@@ -241,7 +245,10 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """Cut ``level`` into blocks, transposed: ``float32[blocks, MOST_PACKED, rows]``."""
+    """Cut ``level [B, *spatial]`` into blocks ``float32[blocks, MOST_PACKED, rows]``.
+
+    The second axis is the position within a row; entries after the P positions are zero.
+    """
     along, high, wide = call.number
     extents = whole(level.shape)
     level = level.reshape(along, *extents[2:])
@@ -255,7 +262,7 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
-    """Return the largest value of ``level`` in each block and its halo, ``int32[blocks]``."""
+    """Return the maximum of ``level`` over the window of each block, ``int32[blocks]``."""
     level = level.reshape(whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
@@ -302,7 +309,7 @@ def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
 
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
-    """Merge dx by phase (position modulo stride), ``[B * D, H, W, C]``, to ``[B, D, H, W, C]``."""
+    """Merge dx by phase (position mod stride), ``[B * D, H, W, C]``, to ``[B, D, H, W, C]``."""
     inputs, steps = whole(grid.inputs), whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]

@@ -3,8 +3,8 @@
 ``blocks.py`` defines the terms. A step of the grid is one block. The window of the block is in
 vector memory, so no row is gathered. Shells (sets of taps) that no position of the block has are
 skipped: ``reached`` is the number of the block's shells, known before the step starts. If only some
-positions have a shell, the others are masked, in the result of ``forward``, and in the cotangents
-of ``dgrad`` and ``wgrad``.
+positions of a block have a shell, the other positions are masked, in the result of ``forward``, and
+in the cotangents of ``dgrad`` and ``wgrad``.
 
 A pass reads rows that begin at its column. The rows are copied once for each column into
 ``columns``, see :class:`_ShiftedLine`. Another line of the window needs no copy, only another
@@ -44,10 +44,10 @@ class BlockConfig:
       exact: whether products of float32 operands have full precision.
       vmem_bytes: bytes of vector memory that the compiler may use.
       stripes: number of parts of the grid that may run at the same time, one on each core.
-      masks_source: whether shells beyond a position's size are masked in the source (dgrad), not in
-        the result.
-      repeats: whether a step that has no block left computes the last block of its stripe again.
-        False if steps add to one result.
+      masks_source: whether a shell that a position's size lacks is masked in the source, as in
+        dgrad. Otherwise it is masked in the result.
+      repeats: whether a step without a block of its own computes its stripe's last block again.
+        False if steps add to one result, as in wgrad.
       all_shells: whether every block has all shells, so that only code for this case is compiled.
       interpret: whether to run as plain JAX, on any platform.
     """
@@ -63,9 +63,9 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Index of a buffer for shifted windows by ``(shell, column)``.
+        """Map ``(shell, column)`` to the index of the buffer for the window shifted to the column.
 
-        The shell is 0 unless sources are masked.
+        If ``masks_source`` is False, the shell in the key is 0, and all shells share the buffers.
         """
         found = (
             (number if self.masks_source else 0, p.column)
@@ -82,12 +82,12 @@ class BlockConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Scalars that are known before a step starts, in one-dimensional ``int32`` arrays.
+    """The scalar operands of a kernel, which control its steps: one-dimensional ``int32`` arrays.
 
     Attributes:
-      order: ``[stripes * steps]``, the block of each step, stripe after stripe.
-      reached: ``[blocks]``, the largest level (number of shells) in each block, or in its window if
-        sources are masked.
+      order: ``[stripes * steps]``, the block that each step computes, stripe after stripe.
+      reached: ``[blocks]``, the largest level (number of shells of a position) in each block, or in
+        the block's window if sources are masked.
       taps: for :func:`product`, ``[passes * P * P]``, see :func:`taps_of`; entries without a tap
         are K, the tap of zeros. For :func:`weight_product`, ``[K * P]``, see :func:`places_of`: for
         each tap and output of a row the place ``pass * P + source``.
@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Assign blocks to ``stripes`` parallel lists in turn, the most expensive blocks first."""
+        """Divide the blocks among ``stripes`` lists in turn, those with the most shells first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -114,7 +114,7 @@ class Steps:
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
-        """All arrays, in the order of the kernel's arguments."""
+        """The arrays ``(order, reached, taps)``, in the order of the kernel's arguments."""
         return self.order, self.reached, self.taps
 
 
@@ -127,11 +127,11 @@ def product(
 
     Args:
       config: static parameters.
-      steps: scalars that are known before each step.
+      steps: the block of each step, and other scalars.
       x: the source with its margin, ``[phases * B * D, H, W / P, P * C_in]``, with P positions in
         a row.
-      levels: ``float32[blocks, MOST_PACKED, rows]``, the level (number of shells) of each output by
-        its place in a row, to mask shells in the result (forward); or None.
+      levels: ``float32[blocks, MOST_PACKED, rows]``, the level (number of shells) of each output,
+        where axis 1 is its position in a row, to mask shells in the result (forward); or None.
       seen: the level of each source, repeated for all channels, in the shape and dtype of ``x``, to
         mask shells in the source (dgrad); or None.
       w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros.
@@ -251,7 +251,7 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
 
 
 class Step:
-    """One step of the grid, as traced scalars from :class:`Steps` in scalar memory.
+    """What one step of the grid has to compute, as traced scalars read from :class:`Steps`.
 
     Attributes:
       block: number of the block that the step computes.
@@ -272,7 +272,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The ``lines`` lines of a block from ``first`` on, which are multiplied together."""
+    """A part of a block that is multiplied at once: ``lines`` lines from line ``first`` on."""
 
     blocks: Blocks
     first: Any
@@ -289,7 +289,7 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return the shifted input rows for a product of shell ``number``, ``[size, P * C]``."""
+        """Return what pass ``one`` of shell ``number`` reads of ``columns``: ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -307,13 +307,13 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
-    There is code for each number ``reached`` of shells, and a step runs the code for its number. So
-    no branch separates shells, and products of the next shell begin while those of the last end.
+    There is separate code for each number ``reached`` of shells, and a step runs the code for its
+    number. So no branch separates shells, and the products of two shells can overlap.
 
     Args:
       config, step: parameters and step of the kernel.
       windows: for each plane the ref of the block's window.
-      seens: for each plane the ref of the levels of these sources; empty if sources are not masked.
+      seens: for each plane the ref of the levels of the window; empty if sources are not masked.
       columns: ref to which the window is written, shifted to begin at each column.
       begin, end: functions called before the first plane and after the last plane, or None.
       multiply: function that multiplies a part of the block on one plane.
@@ -343,7 +343,7 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Build the weight matrix ``[P * C_in, P * C_out]`` of each pass from the taps ``w``."""
+    """Write each pass's matrix ``[P * C_in, P * C_out]`` to ``weights``, from the taps of ``w``."""
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
@@ -356,9 +356,9 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
 
 
 def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
-    """Write the gradient ``[C_out, C_in]`` of each tap to ``out``: add its P blocks of ``sums``.
+    """Write the gradient ``[C_out, C_in]`` of each tap to ``out``: the sum of P blocks of ``sums``.
 
-    ``places`` lists the blocks, see :func:`places_of`.
+    ``places`` lists the P blocks of each tap, see :func:`places_of`; P is ``pack``.
     """
     taps, high, wide = out.shape
     # Sources that share a register are loaded together. Their number is a power of two.
@@ -384,7 +384,7 @@ def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
     """Return a function that creates the ``BlockSpec`` of a result or cotangent.
 
-    Its argument is a function from the indices of a step to the number of its block.
+    The function's argument maps the grid indices of a step to the number of the step's block.
     """
     shape = (None, blocks.lines, blocks.length, channels)
 
@@ -406,7 +406,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Describe the scratch memory for a window's rows, with a copy for each shift along W."""
+    """Return the type of the scratch array that holds copies of a window, one for each slot."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -415,7 +415,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Copy a plane's window to ``columns``, once for each shift that ``reached`` shells read."""
+    """Copy a plane's window to ``columns``, once for each shift in the first ``reached`` shells."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -459,10 +459,10 @@ def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) 
 
 
 class _ShiftedLine:
-    """A line of a window, ``[rows, P * C]``, that can be read from any position on.
+    """One line of a window, ``[rows, P * C]``, from which rows can begin at any position.
 
-    Intermediate rotations are shared. Two rows of 16-bit values are shifted as one row of 32-bit
-    values, because the compiler needs twice as many instructions for single rows.
+    Rotations are cached for several reads. Two rows of 16-bit values are shifted as one row of
+    32-bit values, because the compiler needs twice as many instructions for single rows.
     """
 
     def __init__(self, blocks: Blocks, rows: jax.Array) -> None:
@@ -483,7 +483,7 @@ class _ShiftedLine:
         return pltpu.bitcast(found, self._dtype) if self._paired else found
 
     def _rotated(self, first: int, past: int) -> jax.Array:
-        """Return ``length`` rows from ``first`` on, rotated so that position ``past`` is first."""
+        """Return ``length`` rows from ``first`` on, each rotated to start at position ``past``."""
         if (first, past) not in self._known:
             if past:
                 lanes = self._line.shape[1] // self._blocks.pack
@@ -508,7 +508,7 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Repeat the number of each position, ``[MOST_PACKED, rows]``, for its channels in a row."""
+    """Repeat levels ``[MOST_PACKED, rows]`` for the channels of a row: ``[rows, channels]``."""
     # A product with ones on the matrix unit, which is exact for small integers and faster than
     # moving lanes.
     shape = (levels.shape[0], channels)
@@ -528,7 +528,7 @@ def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``, with sums in float32."""
+    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``; return the sums in float32."""
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     if config.interpret:  # JAX 0.12 on CPUs lacks some transposed bfloat16 products.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
@@ -553,9 +553,9 @@ def _call(
 
     Args:
       config, steps, x, levels, seen: as in :func:`product`.
-      body: function of a :class:`Step` and of refs: windows of ``x``, windows of ``seen``, levels,
-        ``other``, ``out``, ``scratch``.
-      other: one more operand, with its spec or a function like that from :func:`_tile`.
+      body: the kernel, a function of a :class:`Step` and of refs: windows of ``x``, windows of
+        ``seen``, levels, ``other``, ``out``, ``scratch``.
+      other: one more operand, with its ``BlockSpec`` or a function like that from :func:`_tile`.
       out: shape of the result, and a function like that from :func:`_tile`.
       scratch: scratch memory of the kernel.
     """
@@ -613,9 +613,10 @@ def call_by_blocks(
     out: tuple[Any, pl.BlockSpec],
     scratch: list[Any],
 ) -> jax.Array:
-    """Run a Pallas kernel whose grid is (stripes, steps), and return its result.
+    """Run the Pallas kernel ``body`` over a grid of (stripes, steps), and return its result.
 
     ``body`` takes a :class:`Step`, then the refs of the operands, the result and scratch memory.
+    ``out`` is the result's shape and ``BlockSpec``.
     """
     scalars = steps.scalars
 

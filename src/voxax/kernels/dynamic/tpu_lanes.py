@@ -25,14 +25,14 @@ _MOST_EMPTY = 0.25
 
 
 def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes: int) -> bool:
-    """Return whether these kernels can run a product with these block sizes.
+    """Return whether ``tpu_lanes_kernel.py`` can run a product with these block sizes.
 
     Args:
       problem: the product.
       hardware: the chip.
       pack: number of positions of a group.
       lines: number of lines of a block.
-      passes: the largest number of passes.
+      passes: the largest allowed number of passes (matrix products of a block).
     """
     grid = grid_of(problem)
     if len(grid.stride) != 2 or any(s > 1 for s in grid.stride):
@@ -82,7 +82,10 @@ def vmem_bytes(problem: Problem, lanes: Lanes) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Run a dynamic product whose parameters have ``body="lanes"``; ``sizes`` is ``int32[M]``."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``sizes``, ``int32[M]``, has the kernel size of each output position.
+    """
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_lanes_kernel as kernel
     from voxax.kernels.dynamic.tpu_kernel import Steps
@@ -125,20 +128,20 @@ def apply(
 
 
 def _rows(lanes: Lanes, x: jax.Array) -> jax.Array:
-    """Turn ``[B, H, W, C]`` into ``[B * H * C, W]``, with C and W padded to whole registers."""
+    """Turn ``x [B, H, W, C]`` into ``[B * H * C, W]``, with C and W padded to whole registers."""
     more = channels_of(x.shape[3], lanes.pack) - x.shape[3]
     x = jnp.pad(x, ((0, 0), (0, 0), (0, lanes.width - x.shape[2]), (0, more)))
     return jnp.swapaxes(x, 2, 3).reshape(-1, lanes.width)
 
 
 def _whole_blocks(lanes: Lanes, x: jax.Array) -> jax.Array:
-    """Pad H of ``[B, H, ...]`` with zeros to whole blocks."""
+    """Pad axis H of ``x [B, H, ...]`` with zeros to a whole number of blocks."""
     more = lanes.number * lanes.lines - lanes.high
     return jnp.pad(x, [(0, 0), (0, more), *((0, 0),) * (x.ndim - 2)])
 
 
 def _in_window(lanes: Lanes, sizes: jax.Array) -> jax.Array:
-    """Return the largest kernel size in the window of each block, ``[blocks]``."""
+    """Return the maximum of ``sizes`` over the window of each block, ``[blocks]``."""
     sizes = jnp.max(sizes, axis=2)
     behind = lanes.number * lanes.lines + lanes.window - lanes.lines - lanes.low - lanes.high
     sizes = jnp.pad(sizes, ((0, 0), (lanes.low, max(0, behind))))

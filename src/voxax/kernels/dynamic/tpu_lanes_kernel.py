@@ -37,7 +37,7 @@ class LaneConfig:
     """Static parameters of one kernel call.
 
     Attributes:
-      lanes: the block layout. All other fields are as in ``tpu_kernel.BlockConfig``.
+      lanes: the block layout. The other attributes are those of ``tpu_kernel.BlockConfig``.
     """
 
     lanes: Lanes
@@ -55,10 +55,10 @@ def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: 
 
     Args:
       config: static parameters.
-      steps: scalars that are known before each step, as in ``tpu_kernel.product``.
+      steps: the block of each step, and other scalars, as in ``tpu_kernel.product``.
       x: the source, ``[B * H * C, W]``.
       level: ``float32[B * H, 1, W]``, the level (number of shells) of each source if sources are
-        masked, else of each output, where H is padded to whole blocks.
+        masked. Otherwise that of each output, where H is padded to whole blocks.
       w: ``[K + 1, C_result, C]``, for K taps and a last tap of zeros.
       like: an array with the dtype of the result.
 
@@ -174,7 +174,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The part of a block that is multiplied together: a group, ``width`` lanes from ``first``."""
+    """A part of a block: ``width`` lanes, from lane ``first`` on, of one group of P lines."""
 
     lanes: Lanes
     group: Any
@@ -194,20 +194,20 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return the shifted input rows for a product of shell ``number``, ``[P * C, width]``."""
+        """Return what pass ``one`` of shell ``number`` reads of ``columns``: ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
 
     def levels(self, level: Any, rows: int) -> jax.Array:
-        """Repeat the part's ``level``, one number for each position, for ``rows`` rows each."""
+        """Return the part's ``level``, repeated ``rows`` times for each of its P lines."""
         pack = self.lanes.pack
         found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
         return jnp.concatenate([jnp.broadcast_to(f, (rows, self.width)) for f in found])
 
 
 def _rows(line: Any, lines: int, channels: int) -> Any:
-    """Return ``lines`` lines from ``line`` on, as a slice of an array with rows of channels."""
+    """Return a slice of ``[H * C, W]``: the rows of ``lines`` lines, from ``line`` on."""
     return pl.ds(pl.multiple_of(line * channels, tpu_kernel.TILE_ROWS), lines * channels)
 
 
@@ -222,8 +222,8 @@ def _each_level(
 ) -> None:
     """Shift the window, then call ``multiply(part, reached)`` for all groups and lanes of a block.
 
-    ``multiply`` processes ``joined`` groups, of which ``part`` is the first. There is code for each
-    number ``reached`` of shells, and a step runs the code for its number.
+    Each call of ``multiply`` processes ``joined`` groups, of which ``part`` is the first. There is
+    separate code for each number ``reached`` of shells, and a step runs the code for its number.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined
@@ -248,7 +248,7 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Copy the window to ``columns``, once for each shift along W that ``reached`` shells read."""
+    """Copy the window to ``columns``, once for each shift in the first ``reached`` shells."""
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
     for number, passes in enumerate(lanes.shells[:reached]):
@@ -298,7 +298,7 @@ def _single(rows: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
-    """Build the weight matrix ``[P * C_result, P * C]`` of each product from the taps ``w``."""
+    """Write each pass's matrix ``[P * C_result, P * C]`` to ``weights``, from taps of ``w``."""
     pack = lanes.pack
 
     def one(number: Any) -> None:
@@ -312,14 +312,14 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Describe the scratch memory for a window's rows, with a copy for each shift along W."""
+    """Return the type of the scratch array that holds copies of a window, one for each slot."""
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 
 
 def _block(lanes: Lanes, channels: int) -> Callable[..., pl.BlockSpec]:
     """Return a function that creates the ``BlockSpec`` of a result or cotangent.
 
-    Its argument is a function from the indices of a step to the number of its block.
+    The function's argument maps the grid indices of a step to the number of the step's block.
     """
     shape = (lanes.lines * channels, lanes.width)
 
@@ -344,10 +344,10 @@ def _call(
 
     Args:
       config, steps, x, level: as in :func:`product`.
-      body: function of a :class:`Step` and of refs: a window of ``x``, levels, ``other``, ``out``,
-        ``scratch``.
+      body: the kernel, a function of a :class:`Step` and of refs: a window of ``x``, levels,
+        ``other``, ``out``, ``scratch``.
       channels: number of channels of a source.
-      other: one more operand, with its spec or a function like that from :func:`_block`.
+      other: one more operand, with its ``BlockSpec`` or a function like that from :func:`_block`.
       out: shape of the result, and a function like that from :func:`_block`.
       scratch: scratch memory of the kernel.
     """

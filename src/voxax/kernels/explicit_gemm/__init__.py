@@ -1,1 +1,1 @@
-"""explicit_gemm: gather the input rows of a tap or tile into memory, then multiply matrices."""
+"""explicit_gemm: copy the input rows of a tap or tile to a matrix in memory, then multiply it."""

@@ -57,12 +57,12 @@ _FEW_ROWS = 512
 
 
 def pair_list_parameters(block: int) -> Parameters:
-    """Return the parameters of pair lists in blocks of ``block`` pairs."""
+    """Return the kernel's parameters for pair lists, walked in blocks of ``block`` pairs."""
     return (("block", block), ("formulation", "pair_lists"))
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: the heuristic's choice, then im2col, then all others.
+    """Return the parameters to measure: the choice of :func:`heuristic`, im2col, then all others.
 
     CPUs have no output-stationary candidate, because its passes over all output rows go through
     main memory. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8
@@ -74,11 +74,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
-    """Choose pair lists on CPUs, in blocks whose gathered rows stay in cache; elsewhere im2col.
+    """Return the default parameters: pair lists on CPUs, im2col elsewhere and for few rows.
 
-    CPUs use im2col too if there are few rows. For 320 rows and 128 -> 256 channels, im2col took
-    14 ms and blocks of 1024 pairs took 24 ms (2 cores of an AMD EPYC, Zen 3). im2col also compiles
-    in two thirds of the time.
+    Pair lists are walked in blocks whose gathered rows stay in cache. For 320 rows and 128 -> 256
+    channels on a CPU, im2col took 14 ms and blocks of 1024 pairs took 24 ms (2 cores of an AMD
+    EPYC, Zen 3). im2col also compiles in two thirds of the time.
     """
     blocks = _blocks(problem)
     rows = max(problem.layer.in_capacity, problem.layer.out_capacity)
@@ -110,7 +110,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem`` with the formulation that ``parameters`` selects."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, by the chosen ``formulation``."""
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)
@@ -127,7 +127,7 @@ _TILE_ELEMENTS = 2**20
 
 
 def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product by im2col; operands as in :class:`voxax.kernels.kernel.Apply`."""
+    """Compute any product by im2col; arguments as in :class:`voxax.kernels.kernel.Apply`."""
     if problem.product == "wgrad":
         return _gather_wgrad(problem, a, b, views["neighbors"])
     return _gather_product(problem, a, *oriented(problem, b, views))
@@ -153,7 +153,7 @@ def _gather_product(
 
 
 def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
-    """Multiply ``[T, K, C_in]`` with a weight of any kind; return ``[T, C_out]``, summed over K."""
+    """Multiply ``gathered [T, K, C_in]`` by a weight of any kind; return ``[T, C_out]``."""
     wide = options(problem, gathered.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,kc->tc", gathered, w, **wide)
@@ -169,7 +169,7 @@ def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Return ``dw[k] = sum_m x[neighbors[m, k]]^T dy[m]`` in the weight's shape."""
+    """Return ``dw[k] = sum_m x[neighbors[m, k]]^T dy[m]``, in the weight's shape, by im2col."""
     source = with_zero_row(x)
     size = _tile_rows(neighbors.shape, x.shape[1])
     rows = split_rows(clear_missing(neighbors, x), size, x.shape[0])
@@ -186,7 +186,7 @@ def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.
 
 
 def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
-    """Return the weight gradient of ``[T, K, C_in]`` and ``[T, C_out]``, summed over T."""
+    """Return dw from ``gathered [T, K, C_in]`` and rows ``g [T, C_out]`` of dy, summed over T."""
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,tc->kc", gathered, g, **wide)
@@ -207,7 +207,7 @@ def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
 
 
 def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product tap by tap; operands as in :class:`voxax.kernels.kernel.Apply`."""
+    """Compute any product tap by tap; arguments as in :class:`voxax.kernels.kernel.Apply`."""
     source = with_zero_row(a)
     if problem.product == "wgrad":
         neighbors = views["neighbors"]
@@ -226,7 +226,7 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product over pair lists, ``block`` pairs (at most the lists' padding) at a time."""
+    """Compute any product by pair lists: gather and multiply ``block`` pairs of a tap at a time."""
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":
@@ -255,7 +255,7 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
 
 
 def _rows_or_zero(x: jax.Array, index: jax.Array) -> jax.Array:
-    """Gather rows of ``x``; rows whose index is -1 become zero."""
+    """Return ``x[index]``, with zeros for the index -1."""
     if x.shape[0] == 0:
         return jnp.zeros((len(index), x.shape[1]), x.dtype)
     rows = x.at[index].get(mode="clip")
@@ -269,7 +269,10 @@ def _walk(
     starts: jax.Array,
     block: int,
 ) -> jax.Array:
-    """Fold ``step(total, tap, in_rows, out_rows)`` over blocks; rows are -1 after the last pair."""
+    """Return ``total`` after ``total = step(total, tap, in_rows, out_rows)`` for each block.
+
+    A block is ``block`` pairs of one tap. Rows after the tap's last pair are -1.
+    """
     blocks = -(-jnp.diff(starts) // block)
     ends = jnp.cumsum(blocks, dtype=jnp.int32)
 

@@ -1,1 +1,1 @@
-"""implicit_gemm: gather input rows inside the product, without a gathered copy in memory."""
+"""implicit_gemm: gather input rows while multiplying, without a copy of them in memory."""

@@ -1,8 +1,8 @@
 """implicit_gemm on CPUs: native C++ kernels, called through XLA's foreign function interface.
 
-The sums of a tile of output rows stay in cache while one tap after the other is added. A tap takes
-a few of its rows at a time and reads their features in place, see ``native/src/product.h``. Results
-are bitwise equal for any number of threads.
+The sums of a tile of output rows stay in cache while one tap after the other is added. The product
+of a tap takes a few input rows at a time and reads their features in place, without a copy, see
+``native/src/product.h``. Results are bitwise equal for any number of threads.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def refusal(problem: Problem) -> str | None:
 
 
 def native_parameters(**sizes: int) -> Parameters:
-    """Return parameters of a native kernel, with a mark that distinguishes them from XLA's."""
+    """Return the tile sizes ``sizes`` as parameters, marked as those of a native kernel."""
     return (("body", "native"), *sizes.items())
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the only candidate: a tile size that depends on product and number of rows."""
+    """Return the one set of parameters to try: a tile size for the product and number of rows."""
     del hardware
     if problem.product == "wgrad":
         return (native_parameters(gemm_block_size=_WGRAD_TILE),)
@@ -57,7 +57,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute product ``problem`` in tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
     values = dict(parameters)
     groups = problem.layer.groups
     c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
@@ -95,7 +95,7 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product of NumPy arrays group by group, with the same bits as :func:`apply`."""
+    """Compute :func:`apply` for NumPy arrays, group by group, with the same bits."""
     del parameters  # the size of tiles does not change any bit of the result
     found = empty_array(problem.result_shape, a.dtype)
     result, a, b = (host_products.elements_of(array) for array in (found, a, b))
@@ -123,7 +123,7 @@ def apply_on_host(
 
 
 def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
-    """Return a group's part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]``.
+    """Return the channels of ``group`` in features ``[N, C]``, or its weights, ``array[:, group]``.
 
     Dense weights ``[K, C_in, C_out]`` are returned whole.
     """

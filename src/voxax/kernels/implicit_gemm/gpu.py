@@ -114,10 +114,10 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return a reason to refuse if Triton has no matrix instructions for this dtype, else None.
+    """Return a message if Triton has no matrix instructions for the problem's dtype, else None.
 
-    Without them, products become scalar additions that spill registers, and Triton is no better
-    than XLA (benchmarks/results/gpu_resources.md).
+    Without such instructions, Triton adds scalars and spills registers, and is no better than XLA
+    (benchmarks/results/gpu_resources.md).
     """
     generation = hardware.generation or ""
     if is_amd(hardware):
@@ -130,7 +130,7 @@ def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | Non
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why Triton kernels cannot run this problem with any blocks, or None."""
+    """Return the reason why no Triton kernel can run a problem, or None; memory is not checked."""
     if problem.platform != "gpu":
         return f"the Triton kernels run on GPUs, not on {problem.platform}"
     if problem.layer.kind == "dynamic":
@@ -147,10 +147,10 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the block sizes to measure that fit shared memory; those with enough programs first.
+    """Return the parameters to measure: block sizes that fit shared memory, the best guess first.
 
     For wgrad, parameters also have the number of parts of the sum. For forward and dgrad on few
-    rows, further candidates split the taps of a tile into slices.
+    rows, more candidates split the taps of a tile among programs.
     """
     fitting = [p for p in _every(problem, hardware) if _fits(problem, p, hardware)]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
@@ -190,9 +190,11 @@ def apply(
     views: Views,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform.
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
 
-    ``epilogue`` is allowed only for a forward product without ``split_k_factor``.
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform. ``epilogue`` is allowed only for a forward product
+    without ``split_k_factor``.
     """
     # Imported where it runs, because the package is an extra.
     from voxax.kernels.implicit_gemm import gpu_kernel
@@ -244,10 +246,10 @@ def with_epilogue(
     views: Views,
     epilogue: Epilogue,
 ) -> jax.Array | None:
-    """Return a forward product with its epilogue, or None if the kernel cannot apply the epilogue.
+    """Return the forward product of ``a`` and ``b`` with ``epilogue`` applied, or None.
 
-    It cannot if the sum has several parts, if the residual's dtype differs from the result's, or if
-    the epilogue needs too much shared memory.
+    None means that the kernel cannot apply the epilogue: the sum has several parts, the residual's
+    dtype differs from the result's, an operand is empty, or shared memory is too small.
     """
     residual = epilogue.residual
     # XLA adds several parts, and applies the epilogue in the same kernel.
@@ -267,9 +269,9 @@ def with_epilogue(
 
 
 def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """Return the sorted table and the weight ``[K, G, C_in, C_out]`` for forward or dgrad.
+    """Return what forward or dgrad reads: the sorted table, and ``b`` as ``[K, G, C_in, C_out]``.
 
-    C_in is the number of gathered channels of a group, C_out that of written channels.
+    C_in is the number of channels of a group that are gathered, C_out the number written.
     """
     (name,) = reads((), problem.product, problem.layer.symmetric)
     table = views[name]
@@ -280,9 +282,9 @@ def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.
 
 
 def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
-    """Return the ``input_precision`` of ``tl.dot`` for a problem.
+    """Return the ``input_precision`` of ``tl.dot``: ``"ieee"``, ``"tf32x3"`` or ``"tf32"``.
 
-    It is exact float32, unless the layer's precision admits less on the tensor cores of the GPU.
+    Only float32 on NVIDIA's GPUs has less than ``"ieee"``, if the layer's precision admits it.
     """
     precision = problem.layer.precision
     if problem.dtype != "float32" or is_amd(hardware):
@@ -305,7 +307,7 @@ def side(channels: int, most: int) -> int:
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """Convert an entry of a table such as ``_TENSOR`` to parameters, without its number of rows."""
+    """Convert an entry of a table such as ``_TENSOR`` to parameters, except its number of rows."""
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
@@ -328,7 +330,7 @@ def _fits(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> b
 
 @functools.lru_cache(maxsize=1024)
 def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> Compilation:
-    """Return the compiler's input for a product's kernel, for a GPU that need not be present."""
+    """Return the input of Triton's compiler for a product; the GPU need not be present."""
     layer = problem.layer
     outs, ins, taps = layer.out_capacity, layer.in_capacity, layer.num_offsets
     shapes = {
@@ -347,7 +349,7 @@ def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareI
 
 
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Return an upper bound of a program's shared memory, in bytes."""
+    """Return an upper bound of the shared memory of one program of the kernel, in bytes."""
     values, stage, result = _blocks_in_memory(problem, parameters)
     item = jnp.dtype(problem.dtype).itemsize
     # The memory contains the operands of all stages, or later the result before it is written.
@@ -356,14 +358,14 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Return a lower bound of a program's shared memory, in bytes."""
+    """Return a lower bound of the shared memory of one program of the kernel, in bytes."""
     values, stage, _ = _blocks_in_memory(problem, parameters)
     # A product may read one of the stages from registers.
     return (values["num_stages"] - 1) * stage * jnp.dtype(problem.dtype).itemsize
 
 
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
-    """Return the parameters as integers, and the number of elements of a stage and of a result."""
+    """Return parameters as integers, and how many elements operands and result of a step have."""
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     ins, outs = values["in_block"], values["out_block"]
@@ -373,7 +375,7 @@ def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[st
 
 
 def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
-    """Return all block sizes of this module as parameters, clipped to the problem's channels."""
+    """Return all block sizes of this module, cut to the problem's channels, as parameters."""
     # Three passes hold both halves of their operands in registers: ptxas spilled in large blocks.
     exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"
@@ -406,8 +408,8 @@ def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int 
 def _splits(problem: Problem, wanted: int) -> list[int]:
     """Return up to three candidates for the number of parts of wgrad's sum, the best guess first.
 
-    The guess is the smallest number that gives ``wanted`` programs and few rows per part. If these
-    parts do not fit the cache, it is the largest number of parts that fit.
+    The best guess is the smallest number that gives ``wanted`` programs and few rows per part, or
+    if so many partial sums exceed the cache, the largest number that does not.
     """
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
@@ -423,9 +425,9 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 
 
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
-    """Return candidates for few rows, where several programs share the taps of a tile.
+    """Return parameters for few rows, by which several programs share the taps of a tile.
 
-    They use the two best blocks of ``whole`` that give fewer than ``wanted`` programs.
+    They extend the first two of ``whole`` that give fewer than ``wanted`` programs.
     """
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]
@@ -447,7 +449,7 @@ def _programs(problem: Problem, parameters: Parameters) -> int:
 
 
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Prefer Triton to XLA for 16-bit floats on NVIDIA's GPUs from Ampere on.
+    """Return whether to prefer Triton to XLA: for 16-bit floats on NVIDIA's GPUs from Ampere on.
 
     On an H100 the same algorithm in Pallas took 0.08 to 0.86 times as long as explicit_gemm in
     float16, in all measured products (docs/gpu.md); float32 was not measured.

@@ -1,9 +1,9 @@
 """cutlass_implicit_gemm: implicit GEMM in CUTLASS' Python DSL, for NVIDIA's Hopper and later.
 
 ``gpu_cutlass_kernel.py`` has the kernels. This module decides whether they can run, and chooses
-tiles. The sum of every product can be cut into ``split_k_slices``, whose float32 results are added
-in order. A slice has some of the taps of a tile of rows or, in wgrad, some of the pairs of a tap.
-So even a map with few tiles of rows keeps all cores busy.
+tile sizes. The sum of a product can be cut into ``split_k_slices`` slices, whose float32 results
+are added in order. A slice has some of the taps of a tile of rows or, in wgrad, some of the pairs
+of a tap. So even a map with few tiles of rows keeps all cores busy.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _absence() -> str | None:
-    """Return the reason why the CUTLASS DSL cannot be used (its package is absent), or None."""
+    """Return the reason why the CUTLASS DSL cannot be used (no package or too old), or None."""
     least = ".".join(map(str, _LEAST_VERSION))
     how = f"install it with pip install '{PACKAGE}>={least}' (or voxax[cutlass])"
     try:
@@ -93,7 +93,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the tiles and numbers of slices to measure; those that keep all cores busy first."""
+    """Return the tile sizes and slices to measure; numbers of slices that suit the cores first."""
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
     size = math.prod(problem.result_shape)
@@ -109,7 +109,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
-    """Return the fields of ``gpu_cutlass_kernel.Tile``, without importing the package."""
+    """Return the fields of ``gpu_cutlass_kernel.Tile`` as a dict, without importing CUTLASS."""
     rows, columns, warps = _TILES[int(dict(parameters)["mma_tile"])]
     gathered = problem.gathered_channels
     # Steps of wgrad run over pairs, others over channels; few channels need no deep step.
@@ -133,7 +133,7 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem`` with the tile and slices that ``parameters`` select."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, with the tile that ``parameters`` name."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):

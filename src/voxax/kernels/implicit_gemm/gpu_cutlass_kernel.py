@@ -36,7 +36,7 @@ PIECE = 8
 
 
 def tiled_product(dtype, tile):
-    """Return CuTe's tiled MMA: how the warps of a block share the product of a tile."""
+    """Return CuTe's tiled MMA, which describes how warps share the product of ``tile``."""
     op = cute.nvgpu.warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
     along, across = tile.warps
     # A warp multiplies 16 columns at a time, which one ``ldmatrix`` of four matrices loads.
@@ -44,9 +44,10 @@ def tiled_product(dtype, tile):
 
 
 def staged(side, tile, side_first):
-    """Return the layout of an operand in shared memory, ``(side, depth, stages)``.
+    """Return the CuTe layout of an operand in shared memory, ``(side, depth, stages)``.
 
-    With ``side_first``, the axis ``side`` (rows or columns of the tile) is contiguous, else depth.
+    ``side`` is the tile's number of rows or columns. This axis is contiguous if ``side_first``,
+    else the axis ``depth`` is.
     """
     # Swizzled, so that eight consecutive rows of 16 bytes are in different banks.
     run = 64 if side_first else tile.depth  # number of contiguous values
@@ -58,7 +59,7 @@ def staged(side, tile, side_first):
 
 @cute.jit
 def fetch(to, source, offset, there):
-    """Start to copy 16 bytes from ``source + offset`` to ``to``; if not ``there``, write zeros."""
+    """Start to copy 16 bytes from ``source + offset`` to ``to``, or zeros unless ``there``."""
     start, size = Int64(0), Int32(0)
     if there:
         start, size = offset, Int32(2 * PIECE)
@@ -98,7 +99,7 @@ def fragments(
 
 @cute.jit
 def multiply(tiled, read_a, read_b, a, b, total, slot):
-    """Multiply the operands in stage ``slot`` of shared memory; add the product to ``total``."""
+    """Multiply the operands in stage ``slot`` of shared memory; add to the thread's ``total``."""
     for k in range_constexpr(cute.size(a, mode=[2])):
         for copy, source, to in (read_a, read_b):
             cute.copy(copy, source[None, None, k, slot], to[None, None, k])
@@ -107,7 +108,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Write two values to ``out`` at an even ``offset`` and the next place, in one instruction."""
+    """Write ``first, second`` to ``out`` at an even ``offset`` and the next, in one instruction."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -122,7 +123,7 @@ class Tile:
     Attributes:
       rows, columns: number of rows and columns of the result.
       depth: number of input channels of a step (wgrad: of pairs).
-      stages: number of steps whose operands are in shared memory together.
+      stages: number of steps whose operands are in shared memory at the same time.
       warps: number of warps, of 32 threads each, along rows and columns.
     """
 
@@ -218,7 +219,10 @@ def weight_product(
 
 
 def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
-    """Turn a CuTe launch function into a function of JAX arrays with a result like ``out``."""
+    """Turn the CuTe function ``launch`` into a function of JAX arrays, which returns an array.
+
+    ``out`` has the shape and dtype of the result.
+    """
     return bridge.cutlass_call(
         launch,
         output_shape_dtype=out,
@@ -281,7 +285,7 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy features and weight of step ``turn``: one tap and ``depth`` input channels."""
+    """Start to copy the operands of step ``turn``, one tap and ``depth`` channels, to ``slot``."""
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place
@@ -323,7 +327,7 @@ def _fetch_side(
     tile: cutlass.Constexpr,
     groups: cutlass.Constexpr,
 ):
-    """Start to copy ``width`` channels of the input (side 0) or output (side 1) rows of pairs."""
+    """Start to copy ``width`` channels of the pairs' input (side 0) or output rows (side 1)."""
     thread, end, group, first = place
     across = width // PIECE
     at = (thread % across) * PIECE
@@ -342,7 +346,7 @@ def _fetch_side(
 def _fetch_pairs(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the rows of ``x`` and ``dy`` for ``depth`` pairs to ``slot``."""
+    """Start to copy the operands of step ``turn``, rows of ``depth`` pairs, to stage ``slot``."""
     pairs, x, dy = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, begin, end, group, first_in, first_out = place
@@ -370,9 +374,9 @@ def _sum_steps(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Return a thread's part of the tile, summed over ``turns`` steps with overlapping copies.
+    """Return a thread's part of the tile's result, summed over ``turns`` steps.
 
-    ``fetch_step`` is ``_fetch_step`` or ``_fetch_pairs``.
+    ``fetch_step`` starts the copies of a step: ``_fetch_step`` or ``_fetch_pairs``.
     """
     thread, dtype = place[0], arrays[2].element_type
     memory = cutlass.memory.SmemAllocator()
@@ -412,7 +416,7 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums to rows of ``out`` that ``target_of(where_to, row, sizes)`` gives."""
+    """Write a thread's sums ``total`` to ``out``, row r to ``target_of(where_to, r, sizes)``."""
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )
@@ -429,13 +433,13 @@ def _store(
 
 
 def _row_of_output(where_to, row, sizes):
-    """Return the result row of forward and dgrad, which the table's last row contains."""
+    """Return the index in ``out`` for column ``row`` of the sorted table, in units of C_out."""
     table, part, group = where_to
     return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
 
 
 def _row_of_weight(where_to, row, sizes):
-    """Return the result row of wgrad, for input channel ``row`` of one tap and group."""
+    """Return the index in ``out`` for channel ``row`` of a tap and group, in units of C_out."""
     part, tap, group = where_to
     return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
 

@@ -15,7 +15,7 @@ and then the rows that the table names, the rows would get only half of the stag
 pass reads the table for the next pass into registers, and the rows get all stages.
 
 Triton requires block sizes that are powers of two, and at least 16 in products. Rows and channels
-after the last are masked.
+of a block that do not exist are masked.
 """
 # pyright: reportMissingImports=false
 
@@ -86,7 +86,7 @@ def forward_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute a tile of :func:`product`. OFFSET is the dtype of element positions.
+    """Compute one tile of the result of :func:`product`. OFFSET is the dtype of array indices.
 
     Without an epilogue, the arrays from ``valid`` to ``residual`` are None.
     """
@@ -205,7 +205,7 @@ def weight_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute a block of :func:`weight_product`. OFFSET is the dtype of element positions."""
+    """Compute one block of :func:`weight_product`. OFFSET is the dtype of array indices."""
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
     column = tl.program_id(0) % (GROUPS * in_blocks * out_blocks)
@@ -264,7 +264,7 @@ def product(
 
     Args:
       config: sizes of the call.
-      tiles: sorted neighbor table (its last row is ``order``), and the list of taps of each tile.
+      tiles: the sorted neighbor ``table``, whose last row is ``order``, and the taps of each tile.
       x: ``[N, G * C_in]`` for G groups.
       w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
       dtype: dtype of the result.
@@ -273,7 +273,7 @@ def product(
       epilogue: operations applied before the result is rounded, or None; requires ``splits=1``.
 
     Returns:
-      ``[splits, rows, G * C_out]``. The sum over ``splits`` is left to the caller.
+      ``[splits, M, G * C_out]`` for M output rows. The sum over ``splits`` is left to the caller.
     """
     taps, groups, *sides = w.shape
     c_in, c_out = sides[::-1] if transposed else sides
@@ -333,7 +333,7 @@ def weight_product(
 
 
 def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: Any) -> dict:
-    """Return the compile-time constants that both kernels have in common."""
+    """Return the compile-time constants that forward_kernel and weight_kernel share, by name."""
     return {
         "GROUPS": groups,
         "IN": c_in,

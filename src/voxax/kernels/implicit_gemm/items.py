@@ -59,7 +59,7 @@ class Shape:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of ``CHUNK`` rows of a block's list, enough for every possible table."""
+        """Number of chunks, of ``CHUNK`` rows, in the list of a block; enough for every table."""
         # A group has at most GROUP items for a tap, found in as many rounds. A round pads its last
         # piece of a tap, hence PIECE more.
         items = self.taps * GROUP * (self.groups + PIECE)
@@ -67,7 +67,7 @@ class Shape:
 
     @property
     def list_rows(self) -> int:
-        """Number of rows of 128 that store one number for each item of a block."""
+        """Number of rows (of 128 numbers) that store one number for each item of a block."""
         return self.chunks * CHUNK
 
     @property
@@ -109,7 +109,7 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 class _Lists:
-    """The list of items of one block, as a row of ``items`` that grows by whole pieces."""
+    """The list of items of one block while it is built, as one entry of the array ``items``."""
 
     def __init__(self, shape: Shape, own: int) -> None:
         rows = shape.list_rows
@@ -131,7 +131,10 @@ class _Lists:
 
 
 def defined(view: np.ndarray, rows: int, taps: int) -> np.ndarray:
-    """Set the undefined entries of a device's ``items`` for a table ``[rows, taps]`` to zero."""
+    """Return ``view``, an array ``items`` built on a device, with undefined entries set to zero.
+
+    ``rows`` and ``taps`` are the shape of the neighbor table from which it was built.
+    """
     shape, found = Shape.of(rows, taps), np.zeros_like(view)
     for block, (used, own) in enumerate(view[:, -1, :2]):
         for part in range(3):

@@ -1,9 +1,9 @@
 """The Pallas kernel that builds the lists of items of a neighbor table on a TPU, see ``items.py``.
 
 A TPU gathers and scatters numbers one at a time, but moves whole registers. So items are found
-for 8 taps together, one tap in each row of a register, with the groups of a block in the lanes. The
-existing items are then moved to the front by steps of 1, 2, 4, ... lanes. The distance of an item
-is not shorter than the distance of any item on its left, so two items never reach the same place.
+for 8 taps together, one tap in each row of a register, with the groups of a block in the lanes.
+Groups without an item leave gaps, so items are moved to the front by steps of 1, 2, 4, ... lanes.
+No item has to move less far than an item on its left, so two items never reach the same lane.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NONE = 2**31 - 1
 
 @functools.partial(jax.jit, static_argnames="interpret")
 def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
-    """Return the lists of items of a neighbor table, see ``tpu_items._build``."""
+    """Return the lists of items of a table ``int32[rows, K]``, see ``tpu_items._build``."""
     rows, taps = neighbors.shape
     shape = Shape.of(rows, taps)
     width = shape.groups + PASS
@@ -86,7 +86,7 @@ def _run(
 
 
 def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
-    """Set ``left[j, tap, g] = table[tap, 8 g + j]``, or -1 for rows and taps that do not exist."""
+    """Set ``left[j, tap, g] = table[tap, 8 g + j]``, or -1 from row ``rows`` or tap ``taps`` on."""
     within = (TAPS, PASS)
     lane = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     tap = jax.lax.broadcasted_iota(jnp.int32, within, 0)
@@ -110,7 +110,10 @@ def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
 
 
 def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
-    """Count the leading groups whose rows are their own neighbors under ``tap``; clear them."""
+    """Return how many first groups have only rows that are their own neighbors under ``tap``.
+
+    Their entries in ``left`` are set to -1, so these groups get no items of this tap.
+    """
     within = (TAPS, shape.groups)
     group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     mine = jax.lax.broadcasted_iota(jnp.int32, within, 0) == tap
@@ -134,9 +137,10 @@ def _any(left: Any) -> Any:
 
 
 def _find(left: Any) -> tuple[jax.Array, jax.Array]:
-    """Find the next item of each group and tap; return its first input row and its word.
+    """Find the next item of each tap and group; return input rows and words, ``[TAPS, groups]``.
 
-    The word is 0 if no neighbor remains. The neighbors in the items are removed from ``left``.
+    They are an item's first input row and the word of its neighbors, see ``tpu_items._build``. The
+    word is 0 if ``left`` had no neighbor. The items' neighbors are removed from ``left``.
     """
     # An item is 8 consecutive input rows, beginning with the lowest one in ``left``.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
@@ -153,10 +157,11 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
-    """Write the items of each tap to ``moved`` without gaps.
+    """Write the items of each tap to ``moved`` without gaps, as :func:`_find` returned them.
 
     Returns:
-      For each tap the number of its first piece (16 items) in the list, and of its items.
+      For each tap the index in the list of its first piece (16 items), from ``pieces`` on, and its
+      number of items.
     """
     taps, groups = begins.shape
     exists = words != 0
@@ -201,7 +206,10 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
 
 
 def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: Any, out: Any) -> Any:
-    """Append the items in ``moved`` to the lists; return the number of pieces (16 items) in use."""
+    """Append the items in ``moved`` to the list ``out``; return its new number of pieces.
+
+    A piece is 16 items. ``found`` is the result of :func:`_move_up`.
+    """
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, PASS), 1)
     for number, (piece, count) in enumerate(found):
 

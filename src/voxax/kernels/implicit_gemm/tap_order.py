@@ -5,9 +5,10 @@ rows has. spconv and TorchSparse++ also sort by a bit mask of present taps for t
 (Tang et al., TorchSparse++, MICRO 2023).
 
 The high bits decide which rows lie together. They stand for rare taps, because one row with a rare
-tap makes its whole tile multiply by that tap. Far taps are rare, above all along the last axis,
-since scans are flattest along it. Compared with bits in the order of taps, tiles of 64 rows do 0.89
-of the work on a LiDAR sweep and 0.95 in a room. Counts of each map's taps would gain the same.
+tap makes its whole tile multiply by that tap. Taps far from the center are rare, above all along
+the last axis, since scans are flattest along it. Compared with bits in the order of taps, tiles of
+64 rows do 0.89 of the work on a LiDAR sweep and 0.95 in a room. Counting the taps of each map would
+gain no more.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _STEP = 1.3
 
 @functools.lru_cache(maxsize=1024)
 def bits_of_taps(taps: int, spec: KernelSpec | None = None) -> np.ndarray:
-    """Return ``uint32[taps]``, a bit for each tap in a row's mask, higher for taps expected rarer.
+    """Return the bit that stands for each tap in a row's mask, ``uint32[taps]``.
 
-    If there are more than 32 taps, taps of similar rarity share a bit.
+    Taps that are expected to be rarer have higher bits. With more than 32 taps, several taps of
+    similar rarity share a bit.
     """
     place = np.arange(taps)
     if spec is not None:
@@ -47,7 +49,7 @@ def bits_of_taps(taps: int, spec: KernelSpec | None = None) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="spec")
 def sort_by_taps(neighbors: jax.Array, spec: KernelSpec | None = None) -> jax.Array:
-    """Sort the rows of a neighbor table so that rows with the same taps are adjacent; transpose it.
+    """Sort the rows of a neighbor table so that rows with equal taps are adjacent; transpose it.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1.
@@ -76,8 +78,8 @@ class Tiles:
 
     Attributes:
       table: ``int32[K + 1, rows]``, see :func:`sort_by_taps`.
-      taps: ``int32[tiles, K + 1]``: first the taps that any row of the tile has; in the last column
-        their number.
+      taps: ``int32[tiles, K + 1]``: first the taps that any row of the tile has, then fill values;
+        in the last column the number of these taps.
     """
 
     table: jax.Array
@@ -99,7 +101,7 @@ def tiles_of(table: jax.Array, rows: int) -> Tiles:
 
 
 def _listed(there: jax.Array) -> jax.Array:
-    """Return ``Tiles.taps`` from ``bool[K, tiles]``, whether each tap occurs in each tile."""
+    """Return :attr:`Tiles.taps`, where ``there [K, tiles]`` is whether a tap occurs in a tile."""
     # Let upto[k] be the number of existing taps among 0 ... k. The n-th existing tap, from 0, is
     # the first k with upto[k] = n + 1. As upto ascends, this is the number of k with upto[k] <= n.
     number = there.shape[0]

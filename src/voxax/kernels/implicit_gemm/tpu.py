@@ -66,7 +66,7 @@ class Blocks:
     """Block sizes of a call of a window kernel.
 
     Attributes:
-      window: number of rows of a window.
+      window: number of rows of a window: consecutive rows from which a tile's rows are gathered.
       in_block: number of channels of the gathered operand in one call.
       out_block: number of channels of the other operand or of the result in one call.
       stripes: number of parts into which tiles are divided, which may run on different cores.
@@ -110,10 +110,10 @@ def _dtype_refusal(dtype: str) -> str:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters worth measuring: sizes of windows and numbers of tiles.
+    """Return the parameters to measure, which differ in window size and number of tiles.
 
-    Each has the largest blocks of channels that fit. If rows have few neighbors, the kernel that
-    reads lists of items (``tpu_items.py``) is one more candidate.
+    Each candidate has the largest blocks of channels that fit into memory with its windows. If rows
+    have few neighbors, the kernel that reads lists of items (``tpu_items.py``) is added.
     """
     windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
     lists = tpu_items.candidates(problem, hardware)
@@ -123,7 +123,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
+    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    is emulated, so that it runs on any platform.
+    """
     if tpu_items.is_items(parameters):
         return tpu_items.product(problem, parameters, a, b, views)
     # Imported here, because only programs that use these kernels need Pallas.
@@ -171,7 +175,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad in one kernel, see :class:`voxax.kernels.kernel.Fused`."""
+    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
     # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
     # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
     from voxax.kernels.implicit_gemm import tpu_kernel
@@ -201,10 +205,11 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Return block sizes for :func:`gradients`, or None if separate products are better.
+    """Return parameters for :func:`gradients`, or None if separate products are better.
 
-    A block has all channels of ``dy``. At most two calls are allowed, because each call selects the
-    rows again, and separate products take at least two calls.
+    A block has all channels of ``dy``. At most two kernel calls are allowed, because every call
+    gathers the rows again, and separate products need at least two calls. Windows and tiles are
+    those of ``chosen``, the parameters for dgrad, if such blocks fit.
     """
     found = fitting(
         hardware,
@@ -231,7 +236,7 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` and visits of a call that needs ``needed`` bytes of VMEM."""
+    """Return ``TileConfig`` and visits (steps) of a call that needs ``needed`` bytes of VMEM."""
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks = _blocks_of(parameters)
@@ -249,7 +254,7 @@ def _configured(
 
 
 def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array:
-    """Join the kernels' sums to a weight gradient ``[other channels, K, gathered channels]``.
+    """Join ``sums`` to the weight gradient, ``[other channels, K, gathered channels]``.
 
     ``sums[i][j]`` is ``[stripes, out_block, K * in_block]`` for block ``i`` of the gathered
     channels and block ``j`` of the other channels. The stripes are added here.
@@ -262,7 +267,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Return the weight operand ``[i][j]`` for result block i and block j of gathered channels."""
+    """Cut a weight: entry ``[i][j]`` is for result block i and block j of gathered channels."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -272,20 +277,21 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
 
 
 def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Concatenate channel blocks ``[block, rows]`` and return them as ``[rows, channels]``."""
+    """Join ``outs``, one ``[block, rows]`` for each block of channels, to ``[rows, channels]``."""
     return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedVisits:
-    """The visits (steps) of a kernel call. A group is the tiles that one step processes together.
+    """The visits (steps) of a kernel call, each for one group: tiles that are processed together.
 
     Attributes:
       scalars: the visits as ``tpu_kernel.Visits``.
-      visited: ``bool[groups]``, which groups have a visit. Others have no neighbors or do not fit.
-      fits: ``bool[groups]``, which groups have visits within the bound :func:`most_visits`. All
-        groups fit if rows are in lexicographic order. In a map made by hand, a group may not fit;
-        it then has no visit, because a partial sum must not look like a result.
+      visited: ``bool[groups]``, which groups have a visit. Other groups have no neighbors, or
+        ``fits`` is False for them.
+      fits: ``bool[groups]``, False for groups whose visits exceed the bound :func:`most_visits`.
+        They get no visit, because a partial sum must not look like a result. This happens only in
+        maps made by hand, whose rows are not in lexicographic order.
       group: number of rows of a group.
     """
 
@@ -295,9 +301,9 @@ class PlannedVisits:
     group: int
 
     def defined(self, y: jax.Array) -> jax.Array:
-        """Fill the rows of ``y [channels, rows]`` that the kernel does not write.
+        """Return ``y [channels, rows]`` with values in the rows that the kernel does not write.
 
-        Groups without neighbors become zero, and groups that do not fit become NaN.
+        These become zero in groups without neighbors, and NaN where ``fits`` is False.
         """
         # XLA fuses this into the next reader. Zeros before the kernel took 8 % of a layer's time.
 
@@ -310,7 +316,7 @@ class PlannedVisits:
 
 
 def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
-    """Replace values of ``y`` where ``fits`` is False by NaN, or by the least integer."""
+    """Return ``y`` where ``fits``, else NaN or, for integers, the least value of the dtype."""
     integral = jnp.issubdtype(y.dtype, jnp.integer)
     lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
     return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
@@ -321,11 +327,11 @@ def visits_of(
 ) -> PlannedVisits:
     """Plan the steps (visits) of a product, and divide them into stripes of nearly equal length.
 
-    The number of visits of a group of tiles is the number of windows in its longest run.
+    A group of tiles has as many visits as it takes windows to cover the longest of its runs.
 
     Args:
       problem: the product.
-      steps: sizes of a step: window, tiles and stripes.
+      steps: block sizes, with the rows of a window and the numbers of tiles and stripes.
       columns: taps of each column.
       windows: windows of the table, ``int32[2, tiles, columns]``, see
         :func:`voxax.kernels.implicit_gemm.windows.find_windows`.
@@ -356,9 +362,9 @@ def visits_of(
 
 
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
-    """Turn ``[K, C_in, C_out]`` into the kernel's operand ``bfloat16[parts * C_out, K * C_in]``.
+    """Turn ``w [K, C_in, C_out]`` into the operand ``bfloat16[parts * C_out, K * C_in]``.
 
-    Input channels are in the order in which the kernel selects them.
+    Input channels are permuted to the order in which the kernel gathers them.
     """
     w = w if parts_of(problem) > 1 else to_words(w, 1)
     rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
@@ -401,7 +407,7 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
-    """Return all block sizes with this window; those that need the fewest calls come first."""
+    """Return all blocks with this window; those that need the fewest kernel calls come first."""
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1
     stripes = hardware.cores or 1
@@ -415,12 +421,12 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 
 
 
 def steps_of(hardware: HardwareInfo, words: int, times: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield ``(resident, tiles)``, whether all rows stay in VMEM and tiles per step, fastest first.
+    """Return an iterator over pairs ``(resident, tiles)`` of :class:`Blocks`, fastest first.
 
     Args:
       hardware: the chip.
-      words: number of 32-bit words of a row.
-      times: factor on the numbers of tiles.
+      words: number of 32-bit words of a gathered row.
+      times: factor on the usual numbers of tiles.
     """
     # All rows can be in vector memory only if it is large and the device has one core: two cores
     # have a memory each, and XLA keeps no array in the small one of a v4.
@@ -442,7 +448,7 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs besides resident rows.
+    """Return the bytes of vector memory that a call needs, without operand rows that stay there.
 
     ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
     """
@@ -477,7 +483,7 @@ def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
 
 
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
-    """Return a message which memory of the chip even the smallest blocks exceed."""
+    """Return a message that says which memory of the chip is too small for the smallest blocks."""
     least, taps = _blocks(problem, hardware, SHORTEST)[-1], problem.layer.num_offsets
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),

@@ -40,15 +40,15 @@ _LOADED = 2048
 
 
 def is_items(parameters: Parameters) -> bool:
-    """Return whether parameters select the items kernel rather than the window kernel."""
+    """Return whether parameters select the kernel of this module, not that of ``tpu.py``."""
     return BODY in parameters
 
 
 def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters of the items kernel to measure: one candidate or ``()``.
 
-    The kernel is no candidate if rows have too many neighbors or the operands do not fit. The mean
-    number of neighbors is known only for concrete maps, see ``Layer.density``.
+    There is no candidate if rows have many neighbors, or if operands exceed the chip's memory. The
+    mean number of neighbors is known only for maps that are not traced, see ``Layer.density``.
     """
     density = problem.layer.density
     fits = density is not None and density <= _MOST and _fits(problem, hardware)
@@ -75,7 +75,7 @@ def _fits(problem: Problem, hardware: HardwareInfo) -> bool:
 
 
 def _padded(channels: int) -> int:
-    """Round channels up to 64 lanes, half a register, or to whole registers of 128 lanes."""
+    """Round ``channels`` up to 64, the lanes of half a register, or to a multiple of 128."""
     half = CHANNELS // 2
     return half if channels <= half else channels + -channels % CHANNELS
 
@@ -83,7 +83,7 @@ def _padded(channels: int) -> int:
 def product(
     problem: Problem, parameters: Parameters, x: jax.Array, w: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute a forward product; parameters with ``("interpret", 1)`` run on any platform."""
+    """Compute the forward product, emulated if ``parameters`` have ``("interpret", 1)``."""
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.implicit_gemm import tpu_items_kernel
 
@@ -112,7 +112,10 @@ def product(
 
 
 def _in_parts(w: jax.Array, parts: int) -> jax.Array:
-    """Split ``[K, C_in, C_out]`` into ``bfloat16[K, parts * C_in, C_out]``, largest part first."""
+    """Split ``w [K, C_in, C_out]`` into ``bfloat16[K, parts * C_in, C_out]``, largest part first.
+
+    The sum of the parts is ``w``.
+    """
     # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of the rest. ``reduce_precision``
     # rounds, because compilers may remove a conversion to bfloat16 and back.
     found = []
@@ -123,7 +126,7 @@ def _in_parts(w: jax.Array, parts: int) -> jax.Array:
 
 
 def _vmem_bytes(problem: Problem) -> int:
-    """Return the bytes of vector memory that a call needs, with a quarter for XLA's own arrays."""
+    """Return the bytes of vector memory that a call needs, a quarter of it for XLA's arrays."""
     parts, taps = parts_of(problem), problem.layer.num_offsets
     shape = Shape.of(problem.out_rows, taps)
     lanes = [
@@ -160,7 +163,7 @@ def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
       - ``list_rows / 16`` with the tap of each piece;
       - 8 rows with two counts. Column 0 is the number of list rows in use; the other list rows are
         undefined. Columns 1 to 127 are the number of leading groups of the block whose rows are
-        their own neighbors under the middle tap. These groups have no items of this tap.
+        their own neighbors under the middle tap. These groups have no items of the middle tap.
     """
     from voxax.kernels.implicit_gemm.items_kernel import find_items
 

@@ -1,4 +1,4 @@
-"""The Pallas kernel of ``implicit_gemm`` on TPUs for maps with few neighbors (thin data).
+"""The Pallas kernel of ``implicit_gemm`` on TPUs for maps with few neighbors.
 
 The window kernels of ``tpu_kernel.py`` permute registers for every tap, whether a neighbor exists
 or not. This kernel moves only rows with neighbors, by *items*, see ``items.py``. An item has one
@@ -87,7 +87,7 @@ def product(
       config: static parameters.
       passes: ``int32[blocks]``, number of rows of each block's list that are in use.
       own: ``int32[blocks]``, number of leading groups of a block whose rows are their own neighbors
-        under the middle tap. These groups have no items of this tap.
+        under the middle tap. These groups have no items of the middle tap.
       items: the lists of items, see ``tpu_items._build``.
       x: ``[N, C_in]``, bfloat16, or float32 for more than one part; C_in is 64, 128 or 256.
       w: ``bfloat16[K, parts * C_in, C_out]``.
@@ -142,21 +142,21 @@ def product(
 
 
 def _block_of(step: Any, loads: int) -> Any:
-    """Return the block of output rows of a step: block 0 while the first steps load input rows."""
+    """Return the number of the block that a step computes, 0 in the first ``loads`` steps."""
     return jnp.maximum(step - jnp.int32(loads), 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Lists:
-    """The lists of a block, in buffers of two chunks: one is read while the next is copied.
+    """The lists of items of a block, as buffers of two chunks: one is read, the next is copied.
 
-    The words are in vector memory, the other lists in scalar memory.
+    The buffers of words are in vector memory, those of other lists in scalar memory.
 
     Attributes:
       config: static parameters.
       block: number of the block of output rows.
-      items: all lists, in HBM.
-      begins, groups, words, taps: two buffers for chunks of each list, see ``tpu_items._build``.
+      items: the lists of all blocks, in HBM.
+      begins, groups, words, taps: two buffers for each kind of list, see ``tpu_items._build``.
       arrived: semaphores of the buffers.
     """
 
@@ -180,22 +180,22 @@ class _Lists:
         return found
 
     def bring(self, chunk: Any) -> None:
-        """Start to copy a chunk to its buffer."""
+        """Start to copy chunk number ``chunk`` of the lists to its buffers."""
         for copy in self._copies(chunk):
             copy.start()
 
     def wait(self, chunk: Any) -> None:
-        """Wait until a chunk is in its buffer."""
+        """Wait until chunk number ``chunk`` is in its buffers."""
         for copy in self._copies(chunk):
             copy.wait()
 
     def row(self, numbers: Any, number: Any) -> Any:
-        """Return a reference to row ``number`` of the list with the buffers ``numbers``."""
+        """Return a reference to row ``number`` of a list, in ``numbers``, the list's buffers."""
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 
     def tap(self, number: Any, piece: Any) -> Any:
-        """Return the tap of 16 items: of piece ``piece`` in row ``number`` of the list."""
+        """Return the tap of piece ``piece`` (16 items) in row ``number`` of the list."""
         place = jax.lax.rem(number, jnp.int32(CHUNK)) * _PIECES + piece
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return self.taps[
@@ -248,7 +248,7 @@ def _run(
 
 
 def _fill(ref: Any) -> None:
-    """Set all rows to zero, in a loop to keep the program short."""
+    """Set all rows of ``ref`` to zero, in a loop to keep the program short."""
 
     def fill(place: Any, _: None) -> None:
         at = pl.ds(pl.multiple_of(place * _STRIDE, _STRIDE), _STRIDE)
@@ -258,7 +258,7 @@ def _fill(ref: Any) -> None:
 
 
 def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
-    """Copy the ``LOADED`` input rows of a step to vector memory, as 32-bit words."""
+    """Copy ``x``, the ``LOADED`` input rows of a step, to ``rows`` as 32-bit words."""
 
     def load(place: Any, _: None) -> None:
         at = pl.multiple_of(place * _STRIDE, _STRIDE)
@@ -280,9 +280,9 @@ def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
 def _add_own(
     config: ItemConfig, begin: Any, groups: Any, w: Any, rows: Any, sums: Any, picked: Any
 ) -> None:
-    """Initialize the sums of a block: products of the middle tap in its first ``groups`` groups.
+    """Initialize ``sums`` of a block: the middle tap's products in its first ``groups`` groups.
 
-    The rows of these groups are their own neighbors. The sums of other rows become zero.
+    The rows of these groups are their own neighbors under this tap. Other rows become zero.
     """
 
     # As many rows as a pass moves, because the next product waits for the move.
@@ -303,7 +303,7 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Move rows of the items ``place``, multiply items ``place - 1``, add items ``place - 2``."""
+    """Gather the items of pass ``place``, multiply those of ``place - 1``, add ``place - 2``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))
@@ -354,7 +354,7 @@ def _pass(
 
 
 def _group(item: Any, items: int = 1) -> Any:
-    """Return the slice of the 8 rows of each of ``items`` items, beginning with ``item``."""
+    """Return a slice: the 8 rows of each of ``items`` consecutive items, from ``item`` on."""
     return pl.ds(item * GROUP, items * GROUP)
 
 
@@ -365,7 +365,7 @@ def _column(codes: jax.Array, item: Any) -> jax.Array:
 
 
 def _codes(word: jax.Array) -> jax.Array:
-    """Unpack words ``[1, PASS]`` to their 8 numbers of 4 bits, ``[GROUP, PASS]``."""
+    """Unpack each word of ``[1, PASS]`` to its 8 numbers of 4 bits, ``[GROUP, PASS]``."""
     shape = GROUP, word.shape[1]
     shift = 4 * jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     return jax.lax.shift_right_logical(jnp.broadcast_to(word, shape), shift) & jnp.int32(15)
@@ -380,7 +380,7 @@ def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
 
 
 def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
-    """Convert gathered rows from 32-bit words to bfloat16 parts and write them to ``picked``."""
+    """Convert gathered rows, ``words``, to bfloat16 parts; write them to ``picked[:, at]``."""
     if config.words == 2:
         picked[0, at, :CHANNELS] = _half(words << 16)
         picked[0, at, CHANNELS:] = _half(words & jnp.int32(-(1 << 16)))
@@ -402,7 +402,7 @@ def _half(bits: jax.Array) -> jax.Array:
 
 
 def _product(config: ItemConfig, picked: Any, at: Any, w: Any, tap: Any) -> jax.Array:
-    """Multiply the rows ``at`` of ``picked`` with the weight of one tap."""
+    """Multiply the rows ``at`` of ``picked`` by the weight of ``tap``; return ``[rows, C_out]``."""
     c_in = picked.shape[2]
     total = jnp.zeros((at.size, w.shape[2]), config.total)
     # x w = sum_ij x_i w_j over i + j < parts, counted from 0, the smallest terms first. The other

@@ -86,7 +86,7 @@ class TileConfig:
 
     @property
     def tile_lanes(self) -> list[slice]:
-        """The slice of each tile among the output rows of a step."""
+        """For each tile of a step, the slice of the tile's rows among the step's output rows."""
         return [slice(at, at + WINDOW_TILE) for at in range(0, self.rows, WINDOW_TILE)]
 
     @property
@@ -98,17 +98,17 @@ class TileConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Visits:
-    """The list of visits, in scalar memory, so that it is known before a step starts.
+    """The list of visits (steps) of a kernel call, in scalar memory, to be read ahead.
 
-    A *place* is an index into this list. All arrays are ``int32`` and one-dimensional.
+    All arrays are ``int32`` and one-dimensional.
 
     Attributes:
       groups: ``[most]``, the group of tiles of each visit. The visits of a group are consecutive.
-      first: ``[groups]``, the place of a group's first visit.
+      first: ``[groups]``, the index in the list of a group's first visit.
       starts: ``[groups * windows]``, first input row of the first window of each tile and column;
         not negative, and a multiple of ``WINDOW_ALIGNMENT``.
-      lengths: ``[groups * windows]``, number of rows from this row to the last neighbor.
-      bounds: ``[stripes + 1]``, the place of each stripe's first visit, and the end of all visits.
+      lengths: ``[groups * windows]``, number of rows from ``starts`` to the last neighbor.
+      bounds: ``[stripes + 1]``, the index of each stripe's first visit, and the number of visits.
         No group has visits in two stripes.
     """
 
@@ -129,7 +129,7 @@ class Visits:
 def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
     """Run forward or dgrad: return ``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``, ``[C_out, M]``.
 
-    Values of tiles without a visit are undefined.
+    Values of a tile that no visit covers are undefined.
 
     Args:
       config: static parameters.
@@ -161,7 +161,7 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 def gradients(
     config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
+    """Run dgrad and wgrad together, since both select the rows ``dy[:, table[k, n]]``.
 
     The arguments are those of :func:`product` for dgrad, which gathers ``dy``, and
     ``x``: ``[C_in, N]``, float32 for more than one part, else bfloat16.
@@ -185,7 +185,7 @@ def gradients(
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Multiply the selected rows of a visit by all weights; return ``[C_out, config.rows]``."""
+    """Multiply the rows ``picked`` for a visit by all weights; return ``[C_out, config.rows]``."""
     channels, terms = w_ref.shape[0] // config.parts, w_ref.shape[1]
     y = jnp.zeros((channels, config.rows), config.total)
     # w x = sum_ij w_i x_j over i + j < parts, counted from 0, the smallest terms first. The other
@@ -205,7 +205,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Multiply ``tile [C_out, rows]`` by the transpose of the selected rows; add to ``out[0]``."""
+    """Multiply ``tile [C_out, rows]`` by the transpose of ``picked`` rows; add to ``out[0]``."""
     channels, others = tile.shape[0], _in_parts(tile, config.parts)
     for part in reversed(range(config.parts)):
         rows = config.parts - part
@@ -224,7 +224,7 @@ def call_of_rows(
     w: jax.Array,
     channels: int,
 ) -> jax.Array:
-    """Run a kernel that computes a result column for each output row, ``[channels, M]``.
+    """Run a kernel that computes one column for each output row; return ``[channels, M]``.
 
     Dense and depthwise kernels share it. The arguments are those of :func:`product`, and:
 
@@ -260,7 +260,7 @@ def call_of_weights(
     dy: jax.Array,
     shape: tuple[int, int],
 ) -> jax.Array:
-    """Run a kernel whose result is a sum over all visits of a stripe, ``[stripes, *shape]``.
+    """Run a kernel that sums over all visits of each stripe; return ``[stripes, *shape]``.
 
     Dense and depthwise kernels share it. The arguments are those of :func:`weight_product`, and:
 
@@ -328,7 +328,7 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add the terms ``y`` of a step to the sums of its tiles; write the sums so far to ``out``."""
+    """Add ``y``, the products of a step, to the sums ``total`` of its group; copy to ``out``."""
     # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
@@ -336,7 +336,7 @@ def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
 
 
 def _with_neighbors(tile: Any, last: Any) -> jax.Array:
-    """Return ``tile [C, rows]`` with zeros in rows without a neighbor, since padding may be NaN."""
+    """Return ``tile [C, rows]`` with zeros where ``last``, the largest neighbor of a row, is -1."""
     rows = tile[...]
     return jnp.where(last[...] >= 0, rows, jnp.zeros_like(rows))
 
@@ -358,12 +358,12 @@ class _Result:
 
 
 def _whole(w: jax.Array) -> tuple[jax.Array, pl.BlockSpec]:
-    """Return an operand and its spec, for an array that every step reads whole, in one buffer."""
+    """Return ``w`` and its ``BlockSpec``, for an operand that every step reads whole."""
     return w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))
 
 
 def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) -> _Result:
-    """Describe a result with a column for each output row, ``[channels, M or more]``."""
+    """Describe the result of :func:`call_of_rows`: a column for each row, with padding."""
     rows, stripes = table.shape[1], visits.bounds.shape[0] - 1
     if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
         rows += -rows % config.rows
@@ -380,7 +380,7 @@ def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) 
 
 
 def _sums(config: TileConfig, visits: Visits, shape: tuple[int, int], like: jax.Array) -> _Result:
-    """Describe a result that is summed over all visits of a stripe, ``[stripes, *shape]``."""
+    """Describe the result of :func:`call_of_weights`: sums by stripe, ``[stripes, *shape]``."""
     whole = (visits.bounds.shape[0] - 1, *shape)
     return _Result(
         _compat.shape_like(whole, config.total, like),
@@ -390,14 +390,14 @@ def _sums(config: TileConfig, visits: Visits, shape: tuple[int, int], like: jax.
 
 
 class Step:
-    """One step of the grid: which group it selects, multiplies and writes, as traced scalars.
+    """One step of the kernel's grid: the groups of tiles that it works on, as traced scalars.
 
-    Step ``s`` of a stripe selects the rows of visit ``s`` and multiplies the rows of visit
+    Step ``s`` of a stripe gathers the rows of visit ``s`` and multiplies the rows of visit
     ``s - 1``. So a stripe has one step more than visits. The product of its first step is not used.
 
     Attributes:
       number: number of the step in its stripe.
-      begins, ends: whether this is the first step of the stripe, or its last live step.
+      begins, ends: whether this is the first step of the stripe, or its last one with ``live``.
       live: whether the step does anything. A stripe may have fewer visits than another, or none.
       group: the group whose rows are selected.
       before: the group whose rows are multiplied.
@@ -421,11 +421,11 @@ class Step:
         self._config, self._scalars = config, (groups, first, starts, lengths)
 
     def _known(self, place: Any) -> Any:
-        """Clip an index into the list of visits to the range of existing visits."""
+        """Clip ``place``, an index into the list of visits, to the stripe's last visit."""
         return jnp.maximum(jnp.minimum(place, self._end - 1), 0)
 
     def windows(self, ahead: int = 0) -> list[Any]:
-        """Return the first input row of each window of the visit ``ahead`` steps later.
+        """Return the first input row of each window that the step ``ahead`` steps later reads.
 
         The largest int32 stands for a window that does not exist.
         """
@@ -445,7 +445,7 @@ class Step:
 
 
 def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Array:
-    """Load a part of the neighbor table, ``group``; set entries after the last row to -1."""
+    """Return the neighbors of ``group``, loaded from ``table``, with -1 after row ``rows``."""
     found = table[...]
     if rows % config.rows == 0:
         return found
@@ -456,15 +456,15 @@ def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Arr
 def _pick(
     config: TileConfig, starts: list[Any], rows: int, table: jax.Array, windows: Any, picked: Any
 ) -> None:
-    """Select the rows of every tap and write them to ``picked[part, tap * words + word, row]``.
+    """Gather the rows of every tap and write them to ``picked[part, tap * words + word, row]``.
 
-    Rows without a neighbor in the window become zero.
+    Rows whose neighbor is absent or outside the window become zero.
 
     Args:
       config: static parameters.
-      starts: first row of each window.
+      starts: first input row of each window.
       rows: number of input rows.
-      table: the group's part of the table.
+      table: the neighbors of the step's group, ``int32[K, config.rows]``.
       windows: reference to the windows, or to all input rows if they are resident.
       picked: reference to which the rows are written.
     """
@@ -492,9 +492,9 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """Return the first row to read for a window at ``start``, and where the row is in the input.
+    """Return the first row of the window at ``start``, and the column of this row in the input.
 
-    That place is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores rows twice.
+    The column is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores rows twice.
     """
     begin = jnp.minimum(start, rows - config.window)
     # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.
@@ -503,9 +503,9 @@ def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
 
 
 def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
-    """Gather: return the row at ``place`` of the window for each lane, ``[words, WINDOW_TILE]``.
+    """Return for each lane the row of a window with index ``place``, ``[words, WINDOW_TILE]``.
 
-    The window consists of ``blocks`` of 128 lanes. A place outside the window gives zero.
+    The window consists of ``blocks`` of 128 rows. An index outside the window gives zero.
     """
     shape = blocks[0].shape
     lane = jnp.broadcast_to(jnp.bitwise_and(place, jnp.int32(WINDOW_TILE - 1)), shape)
@@ -524,7 +524,7 @@ def channels_of(x: jax.Array) -> int:
 
 
 def _as_bfloat16(words: jax.Array) -> jax.Array:
-    """Unpack int32 words along the first axis, each into two bfloat16 channels."""
+    """Unpack int32 ``[words, n]`` to bfloat16 ``[2 * words, n]``, two channels for each word."""
     return pltpu.bitcast(words, jnp.bfloat16)
 
 
@@ -544,13 +544,16 @@ def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _pieces(config: TileConfig, terms: int) -> list[tuple[int, int]]:
-    """Return ``(begin, size)`` of slices of a sum's terms; integer sums are exact in each slice."""
+    """Return ``(begin, size)`` of the slices in which ``terms`` terms are added.
+
+    Slices are so short that float32 adds 8-bit integers exactly; other sums have one slice.
+    """
     size = _EXACT_TERMS if config.total == jnp.int32 else terms
     return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
 
 
 def _dot(a: jax.Array, b: jax.Array, b_axis: int) -> jax.Array:
-    """Contract axis 1 of ``a`` with ``b_axis`` of ``b``, with sums in float32."""
+    """Contract axis 1 of ``a`` with ``b_axis`` of ``b``; return the sums in float32."""
     return jax.lax.dot_general(
         a,
         b,
@@ -579,11 +582,11 @@ def _call(
         previous step selected.
       table: ``int32[K, M]``, input row or -1.
       x: the input from ``windows.in_windows``.
-      others: other operands with their block specs. If a spec is None, a step reads the block of
+      others: other operands with their ``BlockSpec``. If it is None, a step reads the block of
         ``config.rows`` columns of the group that the previous step selected.
       results: descriptions of the results.
-      scratch: scratch shapes. If a result is summed, the first must be ``int32[1, config.rows]``:
-        it receives the largest neighbor of each row of the previous step, or -1.
+      scratch: scratch arrays. If a result is summed, the first must be ``int32[1, config.rows]``.
+        It receives the largest neighbor of each row of the previous step, or -1.
     """
     scalars, number = visits.scalars, len(visits.scalars)
     stripes = visits.bounds.shape[0] - 1
@@ -680,9 +683,10 @@ def _call(
 def _with_copies(
     config: TileConfig, step: Step, rows: int, refs: tuple[Any, ...], compute: Callable[..., None]
 ) -> None:
-    """Compute with windows that earlier steps copied, and start to copy windows of later steps.
+    """Call ``compute(windows)`` with the step's windows, which earlier steps began to copy.
 
-    ``refs`` are all rows in HBM, the buffers for windows, and the semaphores of the buffers.
+    Also start to copy the windows of a later step. ``refs`` are the input rows in HBM, the buffers
+    for windows, and the semaphores of the buffers.
     """
     x, windows, arrived = refs
     # The windows of visit v go to buffer v mod 3.

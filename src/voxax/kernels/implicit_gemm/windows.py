@@ -61,7 +61,7 @@ Columns = tuple[tuple[int, ...], ...]
 
 
 class Steps(Protocol):
-    """The attributes that the ``Blocks`` of dense and of depthwise kernels share; see there."""
+    """The attributes that ``implicit_gemm.tpu.Blocks`` and ``depthwise.tpu.Blocks`` share."""
 
     @property
     def window(self) -> int: ...
@@ -76,7 +76,9 @@ _Blocks = TypeVar("_Blocks", bound=Steps)
 
 @functools.lru_cache(maxsize=1024)
 def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
-    """Group the K taps into columns: near taps that differ only along the last axis.
+    """Group the K taps into columns of near taps that differ only along the last axis.
+
+    Returns the indices of each column's taps, in the order of their offsets.
 
     Args:
       spec: offsets and dilation of the taps. If None, every tap is a column by itself.
@@ -100,7 +102,7 @@ def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
 
 @functools.partial(jax.jit, static_argnames="columns")
 def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
-    """Find the run of input rows that contains a tile's neighbors, for each tile and column.
+    """Find, per tile of output rows and column of taps, the run of input rows with all neighbors.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
@@ -152,7 +154,7 @@ VIEWS = by_name(View("windows", _build, _on_host))
 def tiles_of_visits(
     lengths: jax.Array, window: int, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """List the visits of all tiles. A visit covers the next ``window`` rows of each run of a tile.
+    """List the visits (steps) of all tiles: each covers the next ``window`` rows of a tile's runs.
 
     Args:
       lengths: ``int32[tiles, windows]``, number of rows of each run of a tile.
@@ -185,7 +187,7 @@ def most_visits(
     """Return an upper bound of the number of visits of all tiles, see :func:`tiles_of_visits`.
 
     A visit covers ``window`` rows of each column of ``tiles_of_step`` tiles. The bound is valid if
-    the rows of both sides are in lexicographic order, as in every map that voxax builds.
+    input and output rows are in lexicographic order, as in every map that voxax builds.
     """
     # A tile needs max_c ceil(length_c / window) visits, at most 1 + sum_c (length_c - 1) // window.
     # The lengths of a column add up to at most the number of input rows, plus for each tile:
@@ -203,7 +205,7 @@ def most_visits(
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the map's arrays that a product reads: a neighbor table, its windows."""
+    """Return the names of the map's two arrays that a product reads: a table and its windows."""
     del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors", "transposed_windows")
@@ -226,7 +228,7 @@ class MapArrays:
 
     @classmethod
     def of(cls, problem: Problem, views: Views) -> MapArrays:
-        """Take the arrays from ``views``, which has the arrays that :func:`reads` names."""
+        """Take the arrays that ``problem`` reads, see :func:`reads`, from ``views``."""
         name, layer = table_name(problem), problem.layer
         windows = views["windows" if name == "neighbors" else "transposed_windows"]
         return cls(views[name].T, windows, columns_of(layer.spec, layer.num_offsets))
@@ -237,8 +239,8 @@ def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
 
     Args:
       problem: the product.
-      takes: beginning of the message about the kind of weights. Its last word is the kind that
-        the kernels take, for example "the window kernels multiply dense".
+      takes: beginning of the error message about the kind of weights. Its last word is the kind
+        that the kernels take, for example "the window kernels multiply dense".
       dtype_reason: why the kernels do not take the problem's dtype, or None if they do.
     """
     kind, taps = problem.layer.kind, problem.layer.num_offsets
@@ -259,10 +261,10 @@ def fitting(
     vmem_bytes: Callable[[_Blocks], int],
     smem_bytes: Callable[[_Blocks], int],
 ) -> list[_Blocks]:
-    """Return the block sizes that are worth measuring.
+    """Return the block sizes to measure: at most one for each of a few pairs ``(window, times)``.
 
-    For each of a few window sizes and factors, the first blocks that fit vector memory are a
-    candidate. Candidates that do not fit scalar memory are dropped.
+    Each is the first of ``blocks_of(window, times)`` that fits into vector memory. It is left out
+    if it does not fit into scalar memory.
 
     Args:
       hardware: the chip.
@@ -292,7 +294,7 @@ def alike(found: list[_Blocks], chosen: _Blocks) -> _Blocks | None:
 
 
 def block_sizes(channels: int) -> list[int]:
-    """Return the possible sizes of channel blocks, the largest first. The last block is padded."""
+    """Return the sizes of blocks into which ``channels`` can be cut, the largest first."""
     if channels <= CHANNELS:
         return [-(-channels // _CHANNELS) * _CHANNELS]
     whole = -(-channels // CHANNELS)
@@ -318,24 +320,24 @@ def free_smem(hardware: HardwareInfo) -> int:
 
 
 def parts_of(problem: Problem) -> int:
-    """Return into how many bfloat16 numbers an operand is split: 3 for exact float32, else 1."""
+    """Return into how many bfloat16 numbers each number is split: 3 for exact float32, else 1."""
     exact = problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS
     return _PARTS if exact else 1
 
 
 def by_channels(x: jax.Array, block: int) -> list[jax.Array]:
-    """Cut ``[N, C]`` into transposed blocks of channels ``[block, N]``; pad the last with zeros."""
+    """Cut ``x [N, C]`` into blocks of channels, ``[block, N]`` each; pad the last with zeros."""
     x = jnp.pad(x.T, ((0, -x.shape[1] % block), (0, 0)))
     return jnp.split(x, x.shape[0] // block)
 
 
 def in_windows(x: jax.Array, window: int) -> jax.Array:
-    """Lay out ``[C, N]`` for window kernels: two copies side by side, so windows are aligned.
+    """Return ``x [C, N]`` as ``[C, 2 R + 128]``: two copies, so that any window can be aligned.
 
-    N is padded to ``R`` rows. Row ``r`` is at the places ``r`` and ``R + 64 + r``. The first row of
-    a window is a multiple of 64, so one of its two places is a multiple of ``WINDOW_TILE``, where a
-    register starts. The result is ``[C, 2 R + 128]``. For bfloat16 it is ``int32[C / 2, ...]``,
-    where a word has channel ``c`` in the low half and channel ``c + C / 2`` in the high half.
+    R is N with padding. Row ``r`` is in the columns ``r`` and ``R + 64 + r``. The first row of a
+    window is a multiple of 64, so it is in a column that is a multiple of ``WINDOW_TILE``, where a
+    register starts. For bfloat16 the result is ``int32[C / 2, ...]``, where a word has channel
+    ``c`` in the low half and channel ``c + C / 2`` in the high half.
     """
     rows = max(x.shape[1] + -x.shape[1] % WINDOW_TILE, window)
     x = jnp.pad(x, ((0, 0), (0, rows - x.shape[1])))
@@ -356,25 +358,25 @@ def places_of(rows: int, window: int) -> int:
 
 
 def with_rows(working: int, resident: int) -> int:
-    """Add up the bytes of vector memory of a call: working memory and resident input rows.
+    """Return the bytes of vector memory of a call from those of working memory and input rows.
 
-    If rows are resident, the sum is increased so that XLA has a quarter for its own arrays.
+    If input rows stay there (``resident > 0``), a third is added for XLA's own arrays.
     """
     return (working + resident) * 4 // 3 if resident else working
 
 
 def allowed(counted: int) -> int:
-    """Return the limit of vector memory for the compiler: the counted bytes plus a sixteenth."""
+    """Return the limit of vector memory to give the compiler: ``counted`` plus a sixteenth."""
     return counted * 17 // 16
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Permute channels to ``0, C / 2, 1, C / 2 + 1, ...``, as :func:`in_windows` pairs them."""
+    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``: pairs of a word."""
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 
 def from_words(x: jax.Array, axis: int) -> jax.Array:
-    """Restore the order of channels, the inverse of :func:`to_words`."""
+    """Restore the order of channels along ``axis``; undo :func:`to_words`."""
     return _halves(x, axis, (x.shape[axis] // 2, 2))
 
 

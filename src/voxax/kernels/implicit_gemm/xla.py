@@ -4,7 +4,7 @@ The sums of a tile of output rows stay in cache. For each tap, the tile gathers 
 multiplies it and adds the product. Taps that no row of the tile has are skipped at run time. The
 kernels of WarpConvNet and TorchSparse++ do the same with thread blocks.
 
-wgrad walks over the tiles in ``split_k_factor`` stripes, whose sums are added at the end.
+wgrad divides the tiles into ``split_k_factor`` stripes, whose sums are added at the end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute product ``problem`` in tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
     values = {name: int(value) for name, value in parameters}
     if problem.product == "wgrad":
         size, splits = values["gemm_block_size"], values["split_k_factor"]
@@ -130,7 +130,7 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return all K taps, those that some row has first, and the number of taps that some row has.
+    """Return all K taps, those that any row has first, and how many taps any row has.
 
     ``found`` is ``bool[T, K]``, whether a row has a tap.
     """
