@@ -20,7 +20,7 @@ OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
 
 @dataclass(frozen=True)
 class LabeledFile(PathTask):
-    """Callable that reads one scan, and replaces each label by its index in `ids` (-1 if none).
+    """Callable that reads one scan; each label becomes its index in `ids`, or -1 if not in `ids`.
 
     Attributes:
       points: the path of the scan.
