@@ -43,8 +43,8 @@ POINTS_PER_BYTE = 2000
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
     """Check all sizes in a LAZ file, return the number of points, and seek to the first point.
 
-    `by_lazrs` is whether lazrs will decode the points, for which the table of chunks is checked too.
-    LASzip finds the chunks itself.
+    `by_lazrs` is whether lazrs will decode the points; then the table of chunks is checked too. The
+    other decoder, LASzip, finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:
