@@ -340,7 +340,7 @@ def load_program(
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Turn every error of the decoders of a broken file into :class:`voxax.FileFormatError`."""
+    """Turn every error of a decoder in this context into :class:`voxax.FileFormatError`."""
     try:
         yield
     except (FileFormatError, ImportError):
@@ -354,7 +354,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of one part of the file; raise FileFormatError if it is compressed.
+    """Return the bytes of the part `name` of a file; raise FileFormatError if it is compressed.
 
     voxax stores parts uncompressed, so no part can be larger than the file.
     """

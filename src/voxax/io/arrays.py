@@ -60,7 +60,8 @@ def cloud_from_arrays(
     fields ``x``, ``y``, ``z``; or three arrays [N] with these names. An array ``origin``
     (float64 [3]) is added to the positions. Every other array with N rows becomes an attribute.
     Arrays with another number of rows are ignored, and so is a label with one row, which is for
-    the whole cloud. Labels with any other number of rows raise an error.
+    the whole cloud. Labels with any other number of rows raise an error. `source` is the name of
+    the file, for messages.
     """
     chosen = position_name(arrays)
     if chosen is None:
@@ -133,7 +134,7 @@ MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the indices of the clouds to read from a file of `count`: `item`, or all for None."""
+    """Return the indices of the clouds to read from a file of `count`: `item`, or all if None."""
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -146,9 +147,9 @@ def joined_items(
 ) -> dict[str, np.ndarray]:
     """Concatenate several clouds: return the columns that all `parts` have, joined by name.
 
-    Each part is a dict from names to the columns of one cloud. Joined columns are removed from it,
-    to save memory. For several clouds, the new column ``item`` gives each point the number of its
-    cloud, which is the entry of `numbers` for its part.
+    Each part is a dict from names to the columns of one cloud. Joined columns are removed from the
+    parts, to save memory. For several clouds, there is a new column ``item``, which is
+    ``numbers[i]`` at each point of cloud i.
     """
     if len(parts) > 1:
         for number, part in zip(numbers, parts, strict=True):

@@ -82,6 +82,7 @@ def cloud_from_columns(
     attribute with its name, without CloudCompare's prefix ``scalar_``. In an array of positions,
     the columns after the third become ``column_3``, ``column_4`` and so on. `label_field` is the
     name of the column with the labels; None takes the first of ``LABELS`` with whole numbers.
+    `source` is the name of the file, for messages.
     """
     named = _Columns(columns)
     positions = named.stacked(POSITIONS, np.float64)

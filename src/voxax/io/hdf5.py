@@ -49,7 +49,7 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
-    """Return the file's HDF5 data sets by the last part of their path, or the whole if ambiguous.
+    """Return the HDF5 data sets by the last part of their paths, or by whole paths if ambiguous.
 
     Raise FileFormatError if data sets are larger than the file can hold, or in another file.
     """

@@ -127,7 +127,7 @@ class Calibration:
     def alphas(self, boxes: np.ndarray) -> np.ndarray:
         """Return the observation angles [M] of boxes [M, 7] in the scanner's frame, in -pi..pi.
 
-        A box's angle is its yaw around the camera's y axis minus the direction from camera to box.
+        A box's angle is its yaw around the camera's y axis minus the azimuth of its center.
         """
         boxes = np.asarray(boxes, np.float64).reshape(-1, 7)
         seen = self.camera.points(boxes[:, :3])
@@ -311,7 +311,7 @@ class KittiFrame(_Frame):
 class KittiObjectFolder(Layout):
     """Find the frames in a KITTI folder, by names such as ``000123``.
 
-    If boxes are not needed, frames are also found in ``testing``, which has none.
+    ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """
 
     task = "detect"
@@ -405,7 +405,8 @@ class WaymoFrame(_Frame):
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
     """Read the boxes [M, 7] in ``label_all/*.txt`` (`path`), in the frame of the vehicle.
 
-    `calibration` is the path of ``calib/*.txt``; the boxes in `path` are in its camera's frame.
+    The centers in the file are in a camera's frame. `calibration` is the path of ``calib/*.txt``,
+    which has the transform to this camera.
     """
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
@@ -422,7 +423,7 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 class Waymo(KittiObjectFolder):
     """Find the frames in a Waymo folder, by names such as ``0000000``.
 
-    If boxes are not needed, frames are also found in ``testing``, which has none.
+    ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """
 
     marks = (f"training/{BOXES}", "training/image_0", "testing/image_0")

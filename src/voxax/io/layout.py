@@ -69,7 +69,7 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that do.
+    """Return `[folder]` if it contains a file or folder `mark`, else the subfolders that have one.
 
     If no folder contains `mark`, raise FileFormatError, which says that `folder` has no `what`.
     """

@@ -122,7 +122,7 @@ class NuscenesSample(PathTask):
     def _joined(self) -> PointCloud:
         """Read all sweeps into one cloud, in the scanner's frame at the key frame.
 
-        ``time`` is the age of a point's sweep in seconds. Points on the own vehicle are left out.
+        ``time`` is the age of a point's sweep in seconds. Points on this vehicle are left out.
         """
         parts = []
         for path, pose, age in self.sweeps:
@@ -350,7 +350,7 @@ def _sample(
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
-    """Return the transforms from scanner to vehicle, and from vehicle to world, at a sweep."""
+    """Return the transforms from scanner to vehicle, and vehicle to world, at the time of a sweep."""
     vehicle = _pose(tables("calibrated_sensor", sweep["calibrated_sensor_token"]))
     return vehicle, _pose(tables("ego_pose", sweep["ego_pose_token"]))
 

@@ -181,7 +181,7 @@ class GrainPipeline(Generic[Item, Result]):
         self._make, self._workers, self._prefetch = make, workers, prefetch
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the result of each item, in order; `items` without random access become a list."""
+        """Yield the result of each item, in order; `items` that are no sequence become a list."""
         grain = _grain()
         source = items if isinstance(items, Sequence) else list(items)
         if len(source) == 0:

@@ -148,10 +148,10 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return the mean squared difference between successive records, by the numbers in a record.
+    """Return how much successive records differ, for each number of columns that a file may have.
 
-    The numbers are replaced by their ranks and, for a second value, by the ranks of their absolute
-    values. The two results are averaged. They are scaled so that random noise gives 1.
+    The difference is the mean squared difference of the ranks of the numbers, averaged with that of
+    the ranks of their absolute values, and scaled so that random noise gives 1.
     """
     finite = np.where(np.isfinite(numbers), numbers, 0)
     ranks = [_ranks(finite), _ranks(np.abs(finite))]

@@ -74,7 +74,8 @@ def compose(
 ) -> Scene:
     """Choose axes, extent and camera for a picture of [N, 3] float64 positions in meters.
 
-    Points in the mask `without`, [N] bool, count for the extent but are not drawn.
+    Points in the mask `without`, [N] bool, count for the extent but are not drawn. `up` and
+    `origin_view` are as in :func:`voxax.plot.segmentation_png`.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')

@@ -231,7 +231,7 @@ def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 
 def entry(interval: Interval) -> np.ndarray:
-    """Return the distance ``[n]`` at which each ray enters a primitive, from its ``(near, far)``.
+    """Return the distance ``[n]`` at which each ray enters a primitive; `interval` is (near, far).
 
     The distance is inf for a ray that misses, and for a ray that starts inside the primitive,
     because sensors are outside.

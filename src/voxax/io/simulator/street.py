@@ -211,7 +211,7 @@ SIDES = (-1.0, 1.0)
 
 
 class Layout:
-    """Places objects on a terrain without overlap; :attr:`solids` collects their primitives."""
+    """Place objects on a terrain without overlap; :attr:`solids` collects their primitives."""
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
@@ -235,7 +235,10 @@ class Layout:
         self._occupied = np.vstack([self._occupied, row])
 
     def _is_free(self, x: float, y: float, radius: float) -> bool:
-        """Return whether each occupied rectangle is `radius` or more from (x, y) along an axis."""
+        """Return whether (x, y) is at least `radius` away from every occupied rectangle.
+
+        The distance from a rectangle is the larger one of the distances along its two axes.
+        """
         own_x, own_y, half_length, half_width, c, s = self._occupied.T
         dx, dy = x - own_x, y - own_y
         along = np.abs(c * dx + s * dy) - half_length
@@ -258,7 +261,7 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Place houses with gaps and gardens, or mainly gardens, on both sides of a street."""
+        """Place houses with gaps and gardens, or mainly gardens, on both sides of street ``index``."""
         rng = self.rng
         for side in SIDES:
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])

@@ -148,7 +148,7 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 def _windows(
     solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float
 ) -> tuple[np.ndarray, ...]:
-    """Return the window of rays that may hit each primitive, for primitives within `max_range`.
+    """Return the window of rays that may hit a primitive, for each primitive that rays can hit.
 
     Returns:
       ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
