@@ -261,7 +261,7 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Place houses with gaps and gardens, or mainly gardens, on both sides of street ``index``."""
+        """Place houses with gaps and gardens, or mainly gardens, along street ``index``."""
         rng = self.rng
         for side in SIDES:
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])
