@@ -144,7 +144,7 @@ def export_program(
 ) -> dict[str, Any]:
     """Trace a model's forward pass for one platform, and write it with its weights to a file.
 
-    For TPUs and GPUs, the algorithms for ``device`` come from the user's tuning cache; products
+    For TPUs and GPUs, the algorithms for ``device`` come from the user's tuning cache; convolutions
     that are not in the cache have default algorithms. A program for CPUs has the algorithms that
     ``jax.jit`` chooses in this process, and calls the native kernels if this process has them.
 
@@ -340,7 +340,7 @@ def load_program(
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Turn every error of the decoders of a broken file into :class:`voxax.FileFormatError`."""
+    """Turn every error of a decoder in this context into :class:`voxax.FileFormatError`."""
     try:
         yield
     except (FileFormatError, ImportError):
@@ -354,7 +354,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of one part of the file; raise FileFormatError if it is compressed.
+    """Return the bytes of the part `name` of a file; raise FileFormatError if it is compressed.
 
     voxax stores parts uncompressed, so no part can be larger than the file.
     """
@@ -378,7 +378,7 @@ _NUMBERS = {
 
 
 def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
-    """Return a checked description; raise FileFormatError for wrong types or large numbers."""
+    """Check types and limits in a description; return it, or raise FileFormatError."""
     if not isinstance(about, dict):
         raise FileFormatError(f"{path}: its description is no object")
     if about.get("format") != FORMAT:
@@ -419,7 +419,10 @@ def _is_dtype(name: Any) -> bool:
 
 
 def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
-    """Read the weights with the given `dtypes`, because NumPy's files do not support bfloat16."""
+    """Read the weights in `stored`, the bytes of a ``.npz`` file, as arrays of the given `dtypes`.
+
+    Their bits are reinterpreted, because NumPy's files do not support bfloat16.
+    """
     weights = []
     with zipfile.ZipFile(BytesIO(stored)) as archive:
         for number, dtype in enumerate(dtypes):
@@ -431,7 +434,10 @@ def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
 def _check_program(
     path: str | Path, exported: Any, about: dict[str, Any], weights: list[np.ndarray]
 ) -> None:
-    """Raise FileFormatError if a program's arguments, results or calls do not match `about`."""
+    """Raise FileFormatError if the arguments or results of a program do not match `about`.
+
+    Also raise it if a program for CPUs calls functions that voxax does not export.
+    """
     rows, axes = about["capacity"], 1 + about["ndim"]
     wanted = [
         *((w.shape, w.dtype) for w in weights),

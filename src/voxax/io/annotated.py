@@ -13,9 +13,10 @@ from voxax.io.point_cloud import PointCloud
 class AnnotatedScan:
     """A scan and the true boxes of its objects, both in the same frame, whose z axis points up.
 
-    `objects` has the boxes of all classes, because the metrics of KITTI and nuScenes also need the
-    classes that no network learns. These data sets use subclasses of ``Objects``. `about` is
-    more data for an evaluation, such as KITTI's calibration or nuScenes' poses; None if none.
+    `objects` has the boxes of all classes, even of those that no network learns, because the
+    metrics of KITTI and nuScenes need them. For these two data sets it is an object of a subclass
+    of ``Objects``. `about` is more data for an evaluation, such as KITTI's calibration or
+    nuScenes' poses, or None.
     """
 
     cloud: PointCloud

@@ -46,7 +46,8 @@ QUATERNION = ("qw", "qx", "qy", "qz")
 class Argoverse2Sweep:
     """Callable that reads the points of one sweep of a log, and the sweep's boxes if `labeled`.
 
-    `log` is the path of the log's folder. `timestamp` is the time of the sweep in nanoseconds.
+    `log` is the path of the folder of one log, a recorded drive. `timestamp` is the time of the
+    sweep in nanoseconds.
     """
 
     log: str
@@ -62,7 +63,7 @@ class Argoverse2Sweep:
         return AnnotatedScan(read(str(self)).with_labels(None), objects)
 
     def _check_log(self) -> None:
-        """Raise FileFormatError if no box in the log's annotations has the time of a sweep.
+        """Raise FileFormatError if no box in the annotations has the time of any sweep of the log.
 
         The annotations then belong to another log. A single sweep without boxes is no error.
         """
@@ -76,7 +77,7 @@ class Argoverse2Sweep:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that this task reads."""
+        """The paths of the files that calling this object reads."""
         return (str(self), f"{self.log}/{ANNOTATIONS}")
 
     def __str__(self) -> str:
@@ -107,7 +108,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """Find the sweeps in an Argoverse 2 folder, by names such as ``val`` or ``val/LOG``."""
+    """Find the sweeps of a split (``val``) or of a log (``val/LOG``) in an Argoverse 2 folder."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)

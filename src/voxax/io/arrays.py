@@ -29,7 +29,10 @@ PLAIN_NAMES = ("data", "arr_0")
 
 
 def position_name(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the array of positions, or of the x axis if axes are separate, or None."""
+    """Return the name of the array with the positions, or None if no array has such a name.
+
+    If x, y and z are three separate arrays, return the name of the array of x.
+    """
     for plain in POSITION_ARRAYS:
         name = find_name(arrays, plain)
         if name is not None:
@@ -56,8 +59,9 @@ def cloud_from_arrays(
     array [N, k] with more columns, which ``options.columns`` names; a structured array [N] with
     fields ``x``, ``y``, ``z``; or three arrays [N] with these names. An array ``origin``
     (float64 [3]) is added to the positions. Every other array with N rows becomes an attribute.
-    Arrays with another number of rows are ignored, also a label of the whole cloud (one row).
-    Labels with a wrong number of rows raise an error.
+    Arrays with another number of rows are ignored, and so is a label with one row, which is for
+    the whole cloud. Labels with any other number of rows raise an error. `source` is the name of
+    the file, for messages.
     """
     chosen = position_name(arrays)
     if chosen is None:
@@ -130,7 +134,7 @@ MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the indices of the clouds to read from a file of `count`: `item`, or all for None."""
+    """Return the indices of the clouds to read from a file of `count`: `item`, or all if None."""
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -143,8 +147,9 @@ def joined_items(
 ) -> dict[str, np.ndarray]:
     """Concatenate several clouds: return the columns that all `parts` have, joined by name.
 
-    Each part has the columns of one cloud. Joined columns are removed from `parts`, to save memory.
-    For several clouds, a new column ``item`` has the cloud's entry of `numbers` for each point.
+    Each part is a dict from names to the columns of one cloud. Joined columns are removed from the
+    parts, to save memory. For several clouds, there is a new column ``item``, which is
+    ``numbers[i]`` at each point of cloud i.
     """
     if len(parts) > 1:
         for number, part in zip(numbers, parts, strict=True):
@@ -163,7 +168,7 @@ def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOption
     Positions [B, N, k] are B clouds of N points. ``options.item`` selects one cloud. If it is None,
     all clouds are concatenated, and the attribute ``item`` is the index of each point's cloud. In
     a batch, an array [B, N, ...] has one row for each point, and an array [B] or [B, 1] has one
-    value for all points of a cloud. Other arrays are ignored.
+    value for all points of a cloud. Other arrays of a batch are ignored.
     """
     name = position_name(arrays) or _only_array(arrays, options)
     if name is None:
@@ -214,7 +219,7 @@ def _rows(
 
 
 def _with_columns(values: np.ndarray, source: str, options: ReadOptions) -> np.ndarray:
-    """Return the positions in `values` as an array [N, k] or a structured array [N]."""
+    """Return positions [N, k] or structured positions [N]; a flat array [N * k] is reshaped."""
     if values.ndim == 1 and values.dtype.names is not None:
         return values
     if values.dtype.kind not in "biuf":

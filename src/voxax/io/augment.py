@@ -12,7 +12,8 @@ not. Changes of colors need the attribute ``rgb`` [N, 3]: unsigned integers over
 their dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
 
 A function raises :class:`voxax.InputError` if an option is out of range, or if a cloud lacks data
-that the function needs, such as colors, finite positions, or the labels that another cloud has.
+that the function needs, such as colors or finite positions. Two clouds can be joined only if both
+or neither of them have labels.
 
 Sources: the defaults and formulas are those of Pointcept's recipes, whose elastic distortion
 and colors come from Choy, Gwak and Savarese, "4D Spatio-Temporal ConvNets", CVPR 2019.
@@ -290,10 +291,10 @@ def chromatic_translation(
     ratio: float = 0.05,
     probability: float = 0.95,
 ) -> PointCloud:
-    """Add one random number to each color channel, the same for all points, and clip the colors.
+    """Add one random offset [3] to the colors of all points, and clip the colors to their range.
 
     Args:
-      ratio: greatest absolute value of the number, as a fraction of the range of the colors.
+      ratio: greatest absolute value of the offset, as a fraction of the range of the colors.
       probability: the probability of the change, 0 to 1.
 
     Raises:
@@ -313,7 +314,7 @@ def chromatic_jitter(
     sigma: float = 0.005,
     probability: float = 0.95,
 ) -> PointCloud:
-    """Add Gaussian noise to the colors, independently for each point and channel, and clip them.
+    """Add Gaussian noise to the colors, independently per point and channel; clip the sums.
 
     Args:
       sigma: standard deviation, as a fraction of the range of the colors.
@@ -409,18 +410,18 @@ def polarmix(
     pasted: Sequence[int],
     probability: float = 0.5,
 ) -> PointCloud:
-    """Mix two LiDAR sweeps: swap in a half of `other`, and add rotated copies of its objects.
+    """Mix two LiDAR sweeps: take a half from `other`, and add rotated copies of its objects.
 
-    With `probability`, the points of `cloud` in a random half-plane that ends at the sensor are
-    replaced by the points of `other` there. Then the points of `other` with the labels `pasted` are
-    added three times: rotated by 0, by a random angle up to 120 degrees, and by another one from
-    120 to 240 degrees. Source: Xiao et al., "PolarMix: A General Data Augmentation Technique for
-    LiDAR Point Clouds", NeurIPS 2022.
+    With `probability`, a random vertical plane through the sensor is drawn, and all points of
+    `cloud` on one side of it are replaced by those of `other` on this side. Then the points of
+    `other` with the labels `pasted` are added three times: rotated around z by 0, by a random angle
+    up to 120 degrees, and by another one from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A
+    General Data Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
 
     Args:
       cloud, other: labeled sweeps, with their sensors at the origin.
       pasted: labels of the objects to add, such as cars and persons.
-      probability: the probability that the half is replaced, 0 to 1.
+      probability: the probability that one half of `cloud` is replaced, 0 to 1.
 
     Raises:
       InputError: a sweep has no labels, an attribute has different dtypes or numbers of columns in
@@ -442,7 +443,7 @@ def polarmix(
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
-    """Return bool [N]: whether a point's azimuth is in begin..begin+pi; `begin` is in -pi..0."""
+    """Return bool [N]: whether azimuths are in begin..begin+pi radians; `begin` is in -pi..0."""
     angle = np.arctan2(positions[:, 1], positions[:, 0])
     return (angle > begin) & (angle < begin + math.pi)
 
@@ -456,7 +457,10 @@ def _about_z(angle: float) -> np.ndarray:
 def _smooth_noise(
     positions: np.ndarray, rng: np.random.Generator, granularity: float
 ) -> np.ndarray:
-    """Return smooth random noise [N, 3] at positions [N, 3], from a grid of cells `granularity`."""
+    """Return smooth random noise [N, 3] at positions [N, 3], interpolated from a grid of noise.
+
+    `granularity` is the edge length of a grid cell.
+    """
     low = positions.min(axis=0)
     extent = positions.max(axis=0) - low
     _check(bool(np.isfinite(extent).all()), "positions must be finite, their extent is", extent)
@@ -485,7 +489,7 @@ def _smooth_noise(
 
 
 def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
-    """Return each value's mean with its two neighbors along an axis, with zeros beyond the ends."""
+    """Average each value with its two neighbors along `axis`; outside the array, values are 0."""
     total = noise.copy()
     ahead, behind = np.moveaxis(noise, axis, 0), np.moveaxis(total, axis, 0)
     behind[1:] += ahead[:-1]
@@ -496,7 +500,7 @@ def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
 def _colors_to_change(
     cloud: PointCloud, rng: np.random.Generator, probability: float
 ) -> np.ndarray | None:
-    """Return the cloud's colors as :func:`_colors` with `probability`, otherwise None."""
+    """Return ``_colors(cloud)`` with the given probability, otherwise None, for no change."""
     _check_draw(rng, probability)
     colors = _colors(cloud)
     return colors if rng.random() < probability else None
@@ -523,12 +527,15 @@ def _colors(cloud: PointCloud) -> np.ndarray:
 
 
 def _full(colors: np.ndarray) -> int:
-    """Return the value of full intensity in the dtype of `colors`: 1 for floats."""
+    """Return the number for full intensity: the largest of an integer dtype, or 1 for floats."""
     return int(np.iinfo(colors.dtype).max) if colors.dtype.kind == "u" else 1
 
 
 def _recolored(cloud: PointCloud, colors: np.ndarray) -> PointCloud:
-    """Return the cloud with new colors [N, 3], clipped to 0..1, in the dtype of the old colors."""
+    """Return the cloud with other colors: `colors` [N, 3], clipped to 0..1.
+
+    They are scaled and converted to the dtype of the cloud's present colors.
+    """
     before = cloud.attributes[RGB]
     values = np.clip(colors, 0, 1) * _full(before)
     values = np.rint(values) if before.dtype.kind == "u" else values
@@ -542,7 +549,10 @@ def _middle(cloud: PointCloud) -> np.ndarray:
 
 
 def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
-    """Apply an orthogonal matrix [3, 3] to the points around `center`, and to the normals."""
+    """Return the cloud after multiplying points and normals by an orthogonal matrix [3, 3].
+
+    The points are multiplied relative to `center`, which does not move.
+    """
     middle = _center(center)
     attributes = dict(cloud.attributes)
     normals = attributes.get("normals")

@@ -24,7 +24,7 @@ MOST_BYTES = 16 * MEBIBYTE
 
 
 def write_boxes(path: str | Path, objects: Objects) -> Path:
-    """Write boxes, their class names and any scores to a JSON file; return its path."""
+    """Write boxes, class names and scores (if any) to a JSON file; return the file's path."""
     scores = [None] * len(objects) if objects.scores is None else objects.scores.tolist()
     rows: list[dict[str, Any]] = []
     for name, box, score in zip(

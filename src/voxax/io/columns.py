@@ -81,7 +81,8 @@ def cloud_from_columns(
     columns. The module :mod:`voxax.io.columns` lists the known names. Every other column becomes an
     attribute with its name, without CloudCompare's prefix ``scalar_``. In an array of positions,
     the columns after the third become ``column_3``, ``column_4`` and so on. `label_field` is the
-    name of the column with the labels; None is the first of ``LABELS`` with whole numbers.
+    name of the column with the labels; None takes the first of ``LABELS`` with whole numbers.
+    `source` is the name of the file, for messages.
     """
     named = _Columns(columns)
     positions = named.stacked(POSITIONS, np.float64)
@@ -116,7 +117,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
-    """Return the name in `names` that equals `plain`, or None.
+    """Find the name `plain` in `names`; return it as it is written there, or None.
 
     If no name is equal, a name that differs only in case or in the prefix ``scalar_`` is returned.
     """
@@ -146,7 +147,10 @@ class _Columns:
     def stacked(
         self, groups: Iterable[tuple[str, ...]], dtype: type | None = None
     ) -> np.ndarray | None:
-        """Remove the first group of columns that are all there; return it as [N, k], or None."""
+        """Remove the columns of the first complete group; return them as one array [N, k].
+
+        A group is k column names. Return None if each of the `groups` lacks a column.
+        """
         for group in groups:
             names = [self.find(plain) for plain in group]
             if all(name is not None and _is_numbers(self._columns[name], 1) for name in names):
@@ -157,9 +161,9 @@ class _Columns:
     def array(
         self, plains: Iterable[str], widths: tuple[int, ...] | None = None
     ) -> np.ndarray | None:
-        """Remove and return the first array whose name is in `plains`, or return None.
+        """Remove and return the column whose name comes first in `plains`; None if there is none.
 
-        With `widths`, only arrays [N, k] with k in `widths` count.
+        With `widths`, only arrays [N, k] with k in `widths` are considered.
         """
         for plain in plains:
             name = self.find(plain)
@@ -204,7 +208,7 @@ class _Columns:
         return None
 
     def rest(self, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Add all columns that were not removed to the dict `kept`, by unique names; return it."""
+        """Add the columns that are left to the dict `kept`, by unique names; return `kept`."""
         for name, values in self._columns.items():
             plain = _plain(name)
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
@@ -281,13 +285,19 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
 
 
 def known_labels(values: np.ndarray) -> np.ndarray:
-    """Convert labels to int32 [N] as :func:`labels_of`; raise InputError if they are invalid."""
+    """Convert labels to int32 [N] as :func:`labels_of` does.
+
+    Raise InputError if they are no class ids, for which :func:`labels_of` returns None.
+    """
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
 
 
 def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Convert a column that the user chose as the labels to int32 [N]; fractions become -1."""
+    """Convert a column that the user chose as the labels to int32 [N]; fractions become -1.
+
+    Raise FileFormatError if it has no class ids; `what` names the column in the message.
+    """
     labels = labels_of(values, fractions_unknown=True)
     if labels is None:
         some = ", ".join(str(value) for value in values.flat[:3])
@@ -357,7 +367,7 @@ def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
 
     The first three are ``x``, ``y``, ``z``. Three neighboring columns of unit vectors are ``nx``,
     ``ny``, ``nz``. Three neighboring columns of whole numbers from 0 to 255, of which one is at
-    least 32, are ``red``, ``green``, ``blue``, if only one such triple fits. A column of 255 after
+    least 32, are ``red``, ``green``, ``blue``, if there is one such triple. A column of 255 after
     the colors is ``alpha``. Other columns are ``column_3``, ``column_4`` and so on, by their index.
     """
     names = ["x", "y", "z", *(f"column_{column}" for column in range(3, len(columns)))]

@@ -54,7 +54,7 @@ class Dataset:
       train, validation: callables that read one scan each. A call returns a
           :class:`voxax.io.PointCloud` with labels 0, 1, ..., and -1 for unknown. For data sets
           with boxes it returns a :class:`voxax.io.annotated.AnnotatedScan`.
-      class_names: names of the classes of the labels in order, or of the boxes to learn.
+      class_names: the names of labels 0, 1, ...; for boxes, the names of the classes to learn.
     """
 
     train: tuple[Task, ...]
@@ -115,7 +115,7 @@ def layout_of(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Layout:
-    """Return the object that finds a data set's scans; arguments, errors as in :func:`dataset`."""
+    """Return the object that finds a data set's scans; arguments, errors: see :func:`dataset`."""
     if kind not in LAYOUTS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(LAYOUTS)}")
     if kind == "files" and not classes:
@@ -140,7 +140,7 @@ def layout_of(
 
 
 def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[str]:
-    """Return `names`, or if None the names of the scans in the data set's published `split`.
+    """Return `names`; if None, return the names that the data set publishes for `split`.
 
     Raises:
       InputError: there are no names.
@@ -152,14 +152,17 @@ def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[
 
 
 def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tuple[Task, ...]:
-    """Return one task for each scan in `names`; see :meth:`Layout.scans` for arguments, errors."""
+    """Return one callable for each scan in `names`, which reads the scan.
+
+    See :meth:`Layout.scans` for the arguments and errors.
+    """
     with _explained(layout.folder):
         return tuple(layout.scans(names, labeled))
 
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Extend a FileFormatError by a hint if `folder` was prepared for another codebase."""
+    """Add a hint to a FileFormatError in this context if `folder` is for another codebase."""
     try:
         yield
     except FileFormatError as error:
@@ -183,7 +186,7 @@ def prepared(folder: Path) -> str:
 
 
 def recognized(folder: Path) -> str | None:
-    """Detect a folder's layout from its files; return the key of ``LAYOUTS``, or None."""
+    """Detect a folder's layout from its files; return its key in ``LAYOUTS``, or None."""
     for name, layout in LAYOUTS.items():
         if any(next(iter(folder.glob(mark)), None) is not None for mark in layout.marks):
             return name

@@ -48,7 +48,7 @@ MOST_COLUMNS = 1024
 
 
 def check_columns(path: Path, count: int) -> None:
-    """Raise :class:`voxax.FileFormatError` if a header names more than ``MOST_COLUMNS`` columns."""
+    """Raise :class:`voxax.FileFormatError` if `count` columns are more than ``MOST_COLUMNS``."""
     if count > MOST_COLUMNS:
         raise FileFormatError(
             f"{path}: its header names {count} columns, at most {MOST_COLUMNS} are read"
@@ -82,7 +82,7 @@ def check_count(
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Convert any error of a decoder into a FileFormatError with the path and the cause.
+    """Convert any error of a decoder in this context into a FileFormatError with path and cause.
 
     `kind` is the name of the format. Errors that are not about the content of the file pass
     unchanged: no memory left, no permission, or a missing library.
@@ -136,7 +136,8 @@ def check_unpacked(path: Path, claimed: int) -> None:
 def unpacked(path: Path) -> Iterator[Path]:
     """Yield `path`, or for a ``.gz`` file the path of an unpacked copy, removed at the end.
 
-    The copy is alone in a temporary folder. Errors that are raised in the context name `path`.
+    The copy is alone in a temporary folder. A FileFormatError that is raised in this context names
+    `path`, not the copy.
     """
     if path.suffix.lower() != GZIP:
         yield path

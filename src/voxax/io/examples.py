@@ -22,7 +22,8 @@ class Example:
     """One scene as input of a network, in NumPy arrays.
 
     Attributes:
-      voxels: voxels with features ``float32[capacity, C]``, and the kernel maps of a plan, if any.
+      voxels: voxels with features ``float32[capacity, C]``, and the kernel maps of a
+          :class:`voxax.Plan`, if one was given; ``capacity`` counts rows with padding.
       labels: ``int32[capacity]``, the most frequent class of each voxel; -1 for padding and for
         voxels without labels.
       inverse: ``int32[N]``, the voxel row of each point; -1 for a point without a voxel.
@@ -64,7 +65,10 @@ class Preparation:
         return len(GEOMETRIC_FEATURES) + sum(map(attribute_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
-        """Return the example of ``cloud``; ``height`` [N] above ground is estimated if None."""
+        """Convert a cloud of N points to an example.
+
+        `height` [N] is the points' height above ground; if None, it is estimated.
+        """
         positions = cloud.positions
         if height is None:
             height = height_above_ground(

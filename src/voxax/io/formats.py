@@ -226,7 +226,7 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
 def read_labels_and_attributes(
     path: str | os.PathLike[str], label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read labels as :func:`read_labels`; return also the file's other attributes by name."""
+    """Read labels as :func:`read_labels` does; return them and the file's other data by name."""
     found = existing_file(path)
     reader = LABEL_READERS.get(_plain_end(found))
     if reader is None:

@@ -154,9 +154,9 @@ class _File:
         return self.described.get(name, [])
 
     def _placed(self, nodes: list[dict[str, Any]]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the index of each node, and the matrix [4, 4] from the node to the scene.
+        """Yield the index of each node of the scene, and the matrix [4, 4] from node to scene.
 
-        If the file defines no scene, yield all nodes.
+        If the file defines no scene, all nodes are in it.
         """
         scenes = self._all("scenes")
         if scenes:
@@ -208,7 +208,7 @@ class _File:
         return _Part(placed, triangles, columns, colors)
 
     def _check_stored(self, primitive: dict[str, Any]) -> None:
-        """Raise FileFormatError if positions or indices are stored only by an extension."""
+        """Raise FileFormatError if a primitive's positions or indices need a glTF extension."""
         accessors = self._all("accessors")
         used = [primitive["attributes"]["POSITION"], primitive.get("indices")]
         stored = [
@@ -238,10 +238,10 @@ class _File:
         return corners[: len(corners) // 3 * 3].reshape(-1, 3)
 
     def _accessor(self, number: Any, normalized: bool | None = None) -> np.ndarray:
-        """Return the values of an accessor (an array of the file), [N, k].
+        """Return the values [N, k] of the accessor (an array of the file) with the index `number`.
 
         If `normalized`, integers are converted to floats in 0..1, or -1..1 for signed integers.
-        If it is None, the accessor's own flag is used.
+        If None, the flag ``normalized`` in the file is used.
         """
         described = self._all("accessors")[_index(number)]
         if number not in self.read:
@@ -274,7 +274,7 @@ class _File:
         return values
 
     def _take(self, size: int) -> None:
-        """Add `size` to the bytes of all decoded values; raise FileFormatError above the limit.
+        """Add `size` to the number of bytes decoded so far; raise FileFormatError above the limit.
 
         The limit is needed because a few bytes of a file can declare any number of zeros or copies.
         """
@@ -285,7 +285,7 @@ class _File:
     def _stored(
         self, described: dict[str, Any], dtype: np.dtype, count: int, width: int
     ) -> np.ndarray:
-        """Return the values [count, width] that are stored in a view of a buffer.
+        """Return the values [count, width] in a buffer view, a part of the file's binary data.
 
         `described` is JSON with the index of the view and the offset in the view.
         """
@@ -334,7 +334,7 @@ def _index(number: Any) -> int:
 def _matrix(node: dict[str, Any]) -> np.ndarray:
     """Return the matrix [4, 4] of a node, which multiplies column vectors.
 
-    The node has it as ``matrix``, or it is computed from translation, rotation and scale.
+    A node has it as ``matrix``, or has a translation, a rotation and a scale to compute it from.
     """
     if "matrix" in node:
         return np.array(node["matrix"], np.float64).reshape(4, 4).T

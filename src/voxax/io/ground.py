@@ -52,7 +52,10 @@ def height_above_ground(
 
 
 def _sliding(grid: np.ndarray, reach: int, combine: np.ufunc, fill: float) -> np.ndarray:
-    """Filter a 2-D grid: ``combine`` each square window of ``2 * reach + 1`` cells to one value."""
+    """Replace each cell of a 2-D grid by ``combine`` over the square window around the cell.
+
+    A window is ``2 * reach + 1`` cells wide. Cells outside the grid have the value `fill`.
+    """
     width = 2 * reach + 1
     for _ in range(2):
         grid = np.pad(grid, [(reach, reach), (0, 0)], constant_values=fill)

@@ -30,10 +30,10 @@ CLUSTER_COLUMNS = 5
 def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
     """Read the points of an HDF5 file (``.h5`` or ``.hdf5``).
 
-    :func:`voxax.io.arrays.cloud_from_items` converts the file's arrays by the last part of their
-    names. ModelNet40's arrays (``data``, ``label``) contain many clouds. In files of PILArNet, each
-    event of a LArTPC (a particle detector) is a cloud: ``point`` has its points, with ``energy``
-    and ``time``, and ``cluster`` has its labels and the attribute ``instance``.
+    :func:`voxax.io.arrays.cloud_from_items` converts the file's arrays. The name of an array is
+    the last part of its path in the file. ModelNet40's arrays (``data``, ``label``) contain many
+    clouds. In files of PILArNet, each event of a LArTPC (a particle detector) is a cloud: ``point``
+    has its points, with ``energy`` and ``time``, and ``cluster`` its labels and ``instance``.
     """
     h5py = import_extra(f"reading {path.suffix.lower()}", "hdf5", "h5py")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
@@ -49,7 +49,7 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
-    """Return the file's data sets by the last part of their names, or the whole name if ambiguous.
+    """Return the HDF5 data sets by the last part of their paths, or by whole paths if ambiguous.
 
     Raise FileFormatError if data sets are larger than the file can hold, or in another file.
     """
@@ -77,7 +77,7 @@ def _is_list(h5py: ModuleType, item: Any) -> bool:
 
 
 def _check_heaps(path: Path) -> None:
-    """Raise FileFormatError for impossible sizes of lists, which make HDF5 loop forever.
+    """Raise FileFormatError if stored lists have impossible sizes, which make HDF5 loop forever.
 
     Source: "Global Heap" of the HDF5 File Format Specification 3.0.
     """
@@ -98,8 +98,9 @@ def _check_heaps(path: Path) -> None:
 
 
 def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
-    """Raise FileFormatError if a list is longer than the file, as HDF5 allocates it unchecked.
+    """Raise FileFormatError if a list in the data set `stored` is longer than the file.
 
+    HDF5 would allocate such a list without a check. `name` is the data set's name for the message.
     Source: "Variable-length datatype" of the HDF5 File Format Specification 3.0.
     """
     plan = stored.id.get_create_plist()
@@ -119,7 +120,10 @@ def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
 def _stored_bytes(
     h5py: ModuleType, path: Path, plan: Any, stored: Any, row: int
 ) -> Iterator[bytes]:
-    """Yield the decompressed bytes of each chunk of an HDF5 data set, without converting them."""
+    """Yield the decompressed bytes of each chunk of the HDF5 data set `stored`, unconverted.
+
+    `plan` has the data set's creation properties. `row` is the number of bytes of one row.
+    """
     if plan.get_layout() == h5py.h5d.CONTIGUOUS:
         if (start := stored.id.get_offset()) is not None:
             with path.open("rb") as stream:
@@ -148,9 +152,9 @@ def _stored_bytes(
 
 
 def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:
-    """Return the columns of the chosen LArTPC events; points of an event are sorted by cluster.
+    """Return the columns [N] of the LArTPC events that ``options.item`` selects, by name.
 
-    Source: the loaders of PILArNet-M.
+    The points of an event are in the order of its clusters. Source: the loaders of PILArNet-M.
     """
     events, clusters = sets[EVENTS], sets[CLUSTERS]
     parts: list[dict[str, np.ndarray]] = []

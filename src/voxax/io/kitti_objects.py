@@ -96,7 +96,7 @@ class Calibration:
         Args:
           locations: the middle of each box's bottom in the camera's frame, [M, 3].
           sizes: height, width and length of each box, [M, 3].
-          yaws: the rotation around the camera's y axis in radians, [M]; 0 is along its x axis.
+          yaws: angles around the camera's y axis in radians, [M]; 0 is along the camera's x axis.
         """
         height, width, length = sizes.T
         middle = locations - np.stack([0 * height, height / 2, 0 * height], axis=1)
@@ -108,9 +108,9 @@ class Calibration:
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Convert boxes [M, 7] or [M, 9] in the scanner's frame to rows of KITTI's label format.
 
-        Return bool [M], true for the K boxes whose center is in the image, and rows [K, 7] of
-        these boxes; the data set annotates no others. A row has height, width, length, the middle
-        of the bottom in the camera's frame, and the angle around the camera's y axis.
+        Return bool [M], whether the center of each box is in the image, and rows [K, 7] of the K
+        boxes for which it is; KITTI annotates no others. A row has height, width, length, the
+        middle of the bottom in the camera's frame, and the angle around the camera's y axis.
         """
         boxes = np.asarray(boxes, np.float64)[:, :7]
         seen = self.in_image(boxes[:, :3])
@@ -127,7 +127,7 @@ class Calibration:
     def alphas(self, boxes: np.ndarray) -> np.ndarray:
         """Return the observation angles [M] of boxes [M, 7] in the scanner's frame, in -pi..pi.
 
-        It is a box's angle around the camera's y axis minus the direction from camera to box.
+        A box's angle is its yaw around the camera's y axis minus the azimuth of its center.
         """
         boxes = np.asarray(boxes, np.float64).reshape(-1, 7)
         seen = self.camera.points(boxes[:, :3])
@@ -152,9 +152,9 @@ class Calibration:
 
 
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
-    """Convert rows [M, 7] of a label file to boxes [M, 7]: x forward, y to the left, z up.
+    """Convert rows [M, 7] of a label file to boxes [M, 7] with x forward, y to the left, z up.
 
-    A row has height, width, length, location [3] and angle. The origin is still the camera's.
+    A row has height, width, length, location [3] and angle. The origin is the camera in both.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -199,7 +199,8 @@ def read_calibration(
 def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
     """Read a label file ``label_2/*.txt`` as boxes in the scanner's frame.
 
-    Rows of the class ``DontCare`` have a rectangle and a box of zeros. A 16th column has scores.
+    Rows of the class ``DontCare`` have an image rectangle, and their boxes are all zeros. The
+    scores are the 16th column; without it they are None.
     """
     names, table = label_rows(path, (LABEL_COLUMNS, LABEL_COLUMNS + 1))
     unboxed = [name.lower() == NO_CARE for name in names]
@@ -220,7 +221,7 @@ def label_rows(
     """Read a label file: return M class names, and the numbers after the name, float64 [M, k].
 
     `columns` are the allowed numbers of columns of a row, including the name. All rows must have
-    equally many numbers. `read` is the number of columns to read with the name; None reads all.
+    equally many numbers. Of each row, only the first `read` columns are read; None reads all.
     """
     if not path.is_file():
         raise FileFormatError(f"no file {path}: it should hold the boxes of a frame")
@@ -289,7 +290,7 @@ class KittiFrame(_Frame):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that the task reads."""
+        """The paths of the files that calling this object reads."""
         image = f"{self.folder}/image_2/{self.name}.png"
         return str(self), image, self._text("calib"), self._text("label_2")
 
@@ -310,7 +311,7 @@ class KittiFrame(_Frame):
 class KittiObjectFolder(Layout):
     """Find the frames in a KITTI folder, by names such as ``000123``.
 
-    Scans without boxes (`labeled` is False) may also be in ``testing``.
+    ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """
 
     task = "detect"
@@ -328,9 +329,10 @@ class KittiObjectFolder(Layout):
         ]
 
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
-        """Return the folder of a frame, whose subfolders `needed` must have the frame's files.
+        """Return the folder ``training`` or ``testing`` that has the frame `name`.
 
-        It is ``testing`` only if `needed` has no labels and ``training`` does not have the frame.
+        Its subfolders `needed` must have files of the frame; if not, raise FileFormatError. The
+        result is ``testing`` if `needed` has no labels and ``training`` does not have the frame.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)
@@ -391,7 +393,7 @@ class WaymoFrame(_Frame):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that the task reads."""
+        """The paths of the files that calling this object reads."""
         return str(self), self._text("calib"), self._text(BOXES)
 
     def __call__(self) -> AnnotatedScan:
@@ -403,7 +405,8 @@ class WaymoFrame(_Frame):
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
     """Read the boxes [M, 7] in ``label_all/*.txt`` (`path`), in the frame of the vehicle.
 
-    `calibration` is the path of ``calib/*.txt``, which transforms the boxes from the camera.
+    The centers in the file are in a camera's frame. `calibration` is the path of ``calib/*.txt``,
+    which has the transform to this camera.
     """
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
@@ -420,7 +423,7 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 class Waymo(KittiObjectFolder):
     """Find the frames in a Waymo folder, by names such as ``0000000``.
 
-    Scans without boxes (`labeled` is False) may also be in ``testing``.
+    ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """
 
     marks = (f"training/{BOXES}", "training/image_0", "testing/image_0")

@@ -20,7 +20,7 @@ OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
 
 @dataclass(frozen=True)
 class LabeledFile(PathTask):
-    """Callable that reads one scan, and replaces each label by its index in `ids` (-1 if none).
+    """Callable that reads one scan; each label becomes its index in `ids`, or -1 if not in `ids`.
 
     Attributes:
       points: the path of the scan.
@@ -66,9 +66,10 @@ def labeled_files(
 ) -> list[LabeledFile]:
     """Return one callable for each scan below `folder` that matches one of the `patterns`.
 
-    Scans of a pattern are sorted by name. A scan that matches several patterns is returned once. A
-    file with the scan's name and an ending for labels replaces the scan's labels. ``.csv``,
-    ``.npy``, ``.pt``, ``.pth``, ``.txt`` are scans only if the pattern has one of these endings.
+    Scans of a pattern are sorted by name. A scan that matches several patterns is returned once. If
+    a file next to the scan has the same name with an ending for labels, such as ``.label``, labels
+    are read from this file. ``.csv``, ``.npy``, ``.pt``, ``.pth``, ``.txt`` are scans only if the
+    pattern has one of these endings.
     """
     found: dict[Path, LabeledFile] = {}
     for pattern in patterns:

@@ -43,8 +43,8 @@ POINTS_PER_BYTE = 2000
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
     """Check all sizes in a LAZ file, return the number of points, and seek to the first point.
 
-    `by_lazrs` is whether lazrs will decode the file. If it is False, LASzip will, and lazrs does
-    not check the table of chunks, because LASzip finds the chunks itself.
+    `by_lazrs` is whether lazrs will decode the points; then the table of chunks is checked too. The
+    other decoder, LASzip, finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:
@@ -90,7 +90,8 @@ def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool =
 def _chunk_table(stream: BinaryIO, start: int) -> int:
     """Return the byte offset of the table of chunks; 0 if the file has none.
 
-    The offset is before the first point, or at the end of the file if its writer could not seek.
+    The file gives this offset in front of the first point. A writer that could not seek gives it at
+    the end of the file instead. `start` is the offset of the point data.
     """
     stream.seek(start)
     for _ in range(2):
@@ -107,7 +108,12 @@ def _chunk_table(stream: BinaryIO, start: int) -> int:
 def _checked_layers(
     path: Path, stream: BinaryIO, count: int, point: int, layers: int, start: int, end: int
 ) -> int:
-    """Check the sizes in the header of each chunk with layers; return the number of points."""
+    """Check the sizes in the headers of all chunks with layers; return the number of points.
+
+    A chunk has its first point (`point` bytes), then its number of points and the sizes of its
+    layers. The chunks are between the offsets `start` and `end`. If `count`, the number of points
+    in the file's header, is 0, the points of all chunks are counted.
+    """
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0
     while at + point + sizes.size <= end and (found < count or count == 0):
@@ -154,10 +160,10 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     Positions are scaled and shifted by the numbers in the header, and are in the file's coordinate
     system (some are in feet). The labels are the field ``classification`` with ASPRS codes, e.g. 2
     for ground and 6 for a building. If every point has code 0, "never classified", there are no
-    labels. An extra dimension whose name is before ``classification`` in
-    :data:`voxax.io.columns.LABELS` replaces it. Attributes are, if present, ``intensity`` (uint16),
-    ``return_number``, ``number_of_returns``, ``time`` (float64), ``rgb`` (uint8 [N, 3]), and every
-    extra dimension with its name.
+    labels. If an extra dimension has a name before ``classification`` in
+    :data:`voxax.io.columns.LABELS`, it has the labels. Attributes are, if present, ``intensity``
+    (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64), ``rgb`` (uint8 [N, 3]),
+    and every extra dimension with its name.
 
     The other fields keep laspy's names, e.g. ``nir``, ``user_data``, ``point_source_id``,
     ``scan_angle`` or ``withheld`` (1 for a point that its producer has deleted). Such a field is
@@ -207,9 +213,10 @@ def _read(
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
-    """Check header sizes that laspy does not check; return the point count in LAS 1.0's field.
+    """Check the sizes in the header that laspy does not check; return the 32-bit number of points.
 
-    If the file has no header, return 0, because laspy then raises the error.
+    It is the old field that LAS 1.4 replaced by one of 64 bits. If the file has no header, return
+    0, because laspy then raises the error.
     """
     head = stream.read(HEADER_BYTES)
     stream.seek(0)

@@ -16,7 +16,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class PathTask:
-    """Base class of tasks that are dataclasses: `str` gives the first field, the scan's path."""
+    """Base class of dataclasses that read one scan: ``str`` returns the first field, its path."""
 
     def __str__(self) -> str:
         return next(iter(vars(self).values()))
@@ -25,7 +25,7 @@ class PathTask:
 class Layout(abc.ABC):
     """A data set in a folder; a subclass knows how one data set arranges its files.
 
-    The constructor reads no scans. Method `scans` returns one callable for each scan, its task.
+    The constructor reads no scans. Method `scans` returns tasks: callables that read one scan each.
 
     Args:
       folder: the folder of the data set, which must exist.
@@ -69,7 +69,7 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that do.
+    """Return `[folder]` if it contains a file or folder `mark`, else the subfolders that have one.
 
     If no folder contains `mark`, raise FileFormatError, which says that `folder` has no `what`.
     """

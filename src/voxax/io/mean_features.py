@@ -20,7 +20,7 @@ RGB = "rgb"
 
 @dataclasses.dataclass(frozen=True)
 class MeanFeatures:
-    """Callable that converts a cloud to an example, whose voxel features are means over points.
+    """Callable that converts a cloud to an `Example`; voxel features are means over their points.
 
     It can be pickled for worker processes.
 
@@ -52,7 +52,7 @@ class MeanFeatures:
         return sum(own[name] if name in own else attribute_width(name) for name in self.features)
 
     def __call__(self, cloud: PointCloud) -> Example:
-        """Voxelize a cloud; in ``inverse`` of the result, points outside the box have -1."""
+        """Convert a cloud to an `Example`; its ``inverse`` is -1 for points outside the box."""
         inside = np.ones(len(cloud), bool)
         if self.low is not None and self.high is not None:
             positions = cloud.positions

@@ -69,7 +69,7 @@ def _obj(path: Path, label_field: str | None) -> Mesh:
 
 
 def _text(path: Path) -> bytes:
-    r"""Return the text of a file in UTF-8, with ``\n`` at the end of each line."""
+    r"""Return the content of a text file as UTF-8 bytes, with ``\n`` at the end of each line."""
     text = path.read_bytes()
     if text.startswith(UTF_16):
         text = text.decode("utf-16").encode()
@@ -162,7 +162,11 @@ def _off(path: Path, label_field: str | None) -> Mesh:
 
 
 def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
-    """Parse an OFF file with one line per corner and face: words, polygons, colors; or None."""
+    """Parse an OFF file with one line per corner and face; None if the lines are different.
+
+    Return the words of each corner, the corner indices of each polygon, and the words after the
+    indices of each face, which are its color.
+    """
     rows, listed = lines[:vertices], lines[vertices : vertices + faces]
     if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
         return None
@@ -177,10 +181,11 @@ def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
 
 
 def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
-    """Parse an OFF file with any line breaks: words, polygons, and empty colors of faces.
+    """Parse the words of an OFF file with any line breaks; return the same as :func:`_by_line`.
 
-    Colors of faces are not supported, because they look like further faces. ``widths`` are the
-    possible numbers of words of a corner. The first width that fits is used, or else the first.
+    The colors of faces are empty, because a color looks like a further face. ``widths`` are the
+    possible numbers of words of a corner. The first one with which the words end at the last face
+    is used; if there is none, the first of all.
     """
     found: list[tuple] = []
     for width in widths:
@@ -197,7 +202,10 @@ def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -
 
 
 def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.ndarray]:
-    """Return columns of OFF corners by name: position (divided by any weight), normal, color."""
+    """Convert the words of R OFF corners to columns [R]: position, normal and color, by name.
+
+    `keyword` says which of them exist. Positions are divided by the weight, if corners have one.
+    """
     texture, _, normal, weight = map(bool, keyword.groups())
     if not rows:
         return dict.fromkeys("xyz", np.zeros(0))
@@ -225,7 +233,10 @@ def _numbers(rows: list[list[str]]) -> np.ndarray:
 
 
 def _widths(keyword: re.Match[str]) -> list[int]:
-    """Return the possible numbers of words of an OFF corner: a color has 4, in some files 3."""
+    """Return the possible numbers of words of an OFF corner, whose parts `keyword` names.
+
+    There are two numbers for corners with colors: a color has 4 words, but 3 in some files.
+    """
     texture, color, normal, weight = map(bool, keyword.groups())
     width = 3 + weight + 3 * normal + 2 * texture
     return [width + 4, width + 3] if color else [width]

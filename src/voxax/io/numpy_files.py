@@ -114,7 +114,7 @@ def archive(path: Path) -> Iterator[dict[str, Any]]:
 def read_array(
     path: Path, stream: IO[bytes], what: str, available: int | None = None
 ) -> np.ndarray:
-    """Read an array that ``numpy.save`` wrote, after checking its size against the file's.
+    """Read an array that ``numpy.save`` wrote, after checking that the file is large enough.
 
     The stream must be at its beginning, and support seek. `what` is the name of the array in
     messages. `available` is the largest possible size of header and array in bytes; None is the

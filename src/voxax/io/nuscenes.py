@@ -89,7 +89,7 @@ Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
 @dataclass(frozen=True, eq=False)
 class NuscenesSample(PathTask):
-    """Callable that reads the points of one key frame, with its boxes; nuScenes calls it a sample.
+    """Callable that reads the points and boxes of one key frame, which nuScenes calls a sample.
 
     Attributes:
       path: the path of the key frame's sweep.
@@ -122,7 +122,7 @@ class NuscenesSample(PathTask):
     def _joined(self) -> PointCloud:
         """Read all sweeps into one cloud, in the scanner's frame at the key frame.
 
-        ``time`` is the age of a point's sweep in seconds. Points on the vehicle are left out.
+        ``time`` is the age of a point's sweep in seconds. Points on this vehicle are left out.
         """
         parts = []
         for path, pose, age in self.sweeps:
@@ -210,7 +210,7 @@ class NuscenesTables:
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
         """Return the key frames of `scenes` (names such as ``scene-0061``) in order of time.
 
-        `sweeps` is the number of sweeps to join for a key frame, fewer at the start of a scene.
+        `sweeps` sweeps are joined for each key frame; there are fewer at the start of a scene.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -306,7 +306,7 @@ class _Row(dict[str, Any]):
 
 
 def _key_frames_of(tables: NuscenesTables, scene: Row) -> Iterator[tuple[Path, str, Row]]:
-    """Yield each key frame of a scene: its sweep's path, sample token, and ``sample_data`` row."""
+    """Yield path of the sweep, token of the sample and ``sample_data`` row of each key frame."""
     token, seen = scene["first_sample_token"], set[str]()
     while token:
         if token in seen:
@@ -350,7 +350,7 @@ def _sample(
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
-    """Return the transforms from scanner to vehicle, and from vehicle to world, at a sweep."""
+    """Return the transforms scanner to vehicle, and vehicle to world, at the time of a sweep."""
     vehicle = _pose(tables("calibrated_sensor", sweep["calibrated_sensor_token"]))
     return vehicle, _pose(tables("ego_pose", sweep["ego_pose_token"]))
 
@@ -433,7 +433,7 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 class Nuscenes(Layout):
     """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
 
-    `folder` is as for :class:`NuscenesTables`, `sweeps` the number of sweeps to join for a frame.
+    `folder` is as for :class:`NuscenesTables`. `sweeps` sweeps are joined for each key frame.
     """
 
     task = "detect"
@@ -519,7 +519,7 @@ class LidarsegScan(PathTask):
 
 
 class NuscenesLidarseg(Nuscenes):
-    """Find key frames with a label per point in a nuScenes folder, by ``scene-0061`` and so on."""
+    """Find key frames with a label per point in a nuScenes folder, by scenes (``scene-0061``)."""
 
     task = "segment"
     marks = ()  # same folders as nuScenes, so the caller must name the layout

@@ -43,7 +43,7 @@ SHAPES = "shape_names.txt"
 class ClassifiedCloud:
     """Callable that reads the cloud of one object; the label of all points is the object's class.
 
-    The mean of the points is moved to the origin. The cloud is scaled into the ball of radius 1.
+    The points are moved and scaled: their mean is 0, and the largest distance from it is 1.
 
     Attributes:
       path: the path of the file.
@@ -187,7 +187,7 @@ def _labels(file: Any, path: Path) -> np.ndarray:
 
 
 class ModelNet(Layout):
-    """Find the clouds in a ModelNet folder, by ``train``, ``test``, or ``airplane_0001`` etc."""
+    """Find a split (``train``, ``test``) or clouds (``airplane_0001``) in a ModelNet folder."""
 
     task = "classify"
     marks = (f"*{SHAPES}", "*/train/*.off")

@@ -68,7 +68,10 @@ class Pipeline(Generic[Item, Result]):
                 )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the examples of ``items`` in order; workers prepare at most ``prefetch`` ahead."""
+        """Yield the result of each item, in order; workers prepare up to `prefetch` results early.
+
+        If `prefetch` is None, it is the value that was given to the class.
+        """
         if self._pool is None:
             yield from map(self._make, items)
             return
@@ -111,7 +114,7 @@ def _without_interrupts() -> Iterator[None]:
     Ctrl-C itself, would print a traceback. Ctrl-C in this process is delayed because blocking it in
     this thread is not enough: another thread may receive it, and a worker whose start is
     interrupted prints a traceback too. SIGTERM and SIGHUP to the process group would end a worker
-    before its parent has saved.
+    while its parent still needs it.
     """
     with uninterrupted():
         if not hasattr(signal, "pthread_sigmask"):  # on Windows
@@ -127,7 +130,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def set_up_worker(*worker: object) -> None:
-    """Set up this worker process: signals, one thread for NumPy, and its end with its parent.
+    """Set up a worker process: handle signals, use one NumPy thread, and end when the parent ends.
 
     Ctrl-C, SIGTERM and SIGHUP reach the whole process group, but only the parent handles them. A
     SIGTERM still ends the worker, some seconds later.
@@ -178,7 +181,7 @@ class GrainPipeline(Generic[Item, Result]):
         self._make, self._workers, self._prefetch = make, workers, prefetch
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the examples of ``items`` in order; an iterable is converted to a list first."""
+        """Yield the result of each item, in order; `items` that are no sequence become a list."""
         grain = _grain()
         source = items if isinstance(items, Sequence) else list(items)
         if len(source) == 0:
@@ -212,7 +215,7 @@ class GrainPipeline(Generic[Item, Result]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing, because each iteration ends its workers itself."""
+        """Do nothing: the workers end with each iteration over the items."""
 
 
 def _grain() -> Any:

@@ -219,9 +219,9 @@ def _columns(path: Path, element: PlyElement, lines: Iterator[bytes]) -> dict[st
 def _split(
     path: Path, element: PlyElement, rows: Iterator[bytes]
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Parse ascii rows with lists, which begin with their length.
+    """Parse the ascii rows of a table with list columns; a list is its length, then its values.
 
-    Return the columns by name, and the number of rows.
+    Return the columns by name, as in :func:`read_rows`, and the number of rows.
     """
     words: dict[str, list[list[bytes]]] = {column.name: [] for column in element.properties}
     found = 0
@@ -406,7 +406,10 @@ class _Canonical:
 
 
 def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the T triangles [T, 3] of faces and strips, and the faces' columns per triangle."""
+    """Return the T triangles [T, 3] of all faces and strips, and columns [T] of face properties.
+
+    The dict of columns is empty if the file has strips, which have no properties.
+    """
     for name, columns in elements.items():
         rows = max(map(len, columns.values()), default=0)
         if rows and name not in SURFACES and any(known in columns for known in FACE_LISTS):

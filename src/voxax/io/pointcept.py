@@ -35,7 +35,7 @@ class ArrayScene(PathTask):
     Attributes:
       folder: the path of the folder.
       labels: the name of the file of labels, such as ``segment20.npy``; None reads no labels.
-      classes: the number of classes; labels that are not below it become -1.
+      classes: the number of classes; labels equal to it or larger become -1.
     """
 
     folder: str

@@ -54,7 +54,7 @@ _SMALLEST, _LARGEST = 1e-15, 1e15
 
 
 def check_magic(path: Path) -> None:
-    """Raise FileFormatError if a file begins with text, or with the mark of another format."""
+    """Raise FileFormatError if a file begins with text or the magic number of another format."""
     with path.open("rb") as stream:
         begin = stream.read(256)
     kind = next((kind for magic, kind in MAGICS.items() if begin.startswith(magic)), None)
@@ -116,9 +116,9 @@ def check_width(path: Path, width: int) -> None:
 
 
 def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray) -> bool:
-    """Return whether `other` columns are about as plausible as `width` columns.
+    """Return whether records of `other` numbers are about as plausible as records of `width`.
 
-    `step` is the result of :func:`_steps` for the `numbers`.
+    `numbers` are the first numbers of the file, and `step` is ``_steps(numbers)``.
     """
     if other % width == 0:
         # A multiple has small differences too. If `other` is right, x and y of some rows of `width`
@@ -131,12 +131,12 @@ def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray)
 
 
 def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
-    """Return whether column `axis` may be one quantity if records have `width` columns.
+    """Return whether column `axis` of records of `width` numbers looks like one quantity.
 
-    A row of `other` columns, a multiple of `width`, has several values of the column. For one
-    quantity, their distributions are similar; some sensors fire beams in turn, so they need not be
-    equal. Similar means: each median is within the range (5% to 95%) of every other distribution,
-    and the widest range is at most 8 times the narrowest.
+    Records of `other` numbers, a multiple of `width`, would make several columns out of it. For one
+    quantity, these columns have similar distributions: each median is within the range (5% to 95%)
+    of every other column, and the widest range is at most 8 times the narrowest. They need not be
+    equal, because some sensors fire beams in turn.
     """
     rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -148,10 +148,10 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return the mean squared difference between successive records, by the number of columns.
+    """Return how much successive records differ, for each number of columns that a file may have.
 
-    The differences are those of the ranks of the numbers, and of the ranks of the absolute numbers;
-    both are averaged. They are scaled so that random noise gives 1.
+    The difference is the mean squared difference of the ranks of the numbers, averaged with that of
+    the ranks of their absolute values, and scaled so that random noise gives 1.
     """
     finite = np.where(np.isfinite(numbers), numbers, 0)
     ranks = [_ranks(finite), _ranks(np.abs(finite))]

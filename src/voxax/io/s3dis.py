@@ -35,7 +35,7 @@ AREAS = {
 
 @dataclass(frozen=True)
 class S3disRoom(PathTask):
-    """Callable that reads a room's folder; objects without a class, such as stairs, are clutter.
+    """Callable that reads a room as a cloud; objects without a class, such as stairs, are clutter.
 
     If `labeled`, the cloud has labels and the attribute ``instance``, the index of the object.
     """

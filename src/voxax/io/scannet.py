@@ -98,7 +98,7 @@ class ScanNetScene(PathTask):
         return replace(cloud, labels=labels, attributes=cloud.attributes | more).select(finite)
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Read the labels of all vertices, and more attributes by name; check their number."""
+        """Return labels int32 [N] of the N = `vertices` points, and more attributes by name."""
         labeled = read_ply_vertices(existing_file(self.labels))
         if labeled.labels is None:
             raise FileFormatError(f"the vertices of {self.labels} have no property label")

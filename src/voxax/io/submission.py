@@ -58,10 +58,7 @@ class Submission(abc.ABC):
 
 
 def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) -> np.ndarray:
-    """Return one value for each row of a file, from `values` for rows with finite positions.
-
-    Other rows get the value `missing`.
-    """
+    """Expand `values` of the rows with finite `positions` to all rows; others get `missing`."""
     finite = np.isfinite(positions).all(axis=1)
     if finite.sum() != len(values):
         raise FileFormatError(
@@ -95,7 +92,7 @@ class SemanticKittiSubmission(Submission):
 
 
 class LidarsegSubmission(Submission):
-    """Write nuScenes ``lidarseg/SET/TOKEN_lidarseg.bin``, uint8 with the 16 classes from 1 on."""
+    """Write nuScenes ``lidarseg/SET/TOKEN_lidarseg.bin``: uint8, the 16 classes as 1 to 16."""
 
     def add(self, scan: LidarsegScan, read: Any, found: np.ndarray) -> None:
         rows = records(Path(scan.points), "<f4", len(NUSCENES_FIELDS), "sweep")
@@ -202,7 +199,7 @@ class S3disSubmission(Submission):
     """Write ``AREA/ROOM.txt`` with a class from 0 to 12 for each point, one per line.
 
     There is no server for these results. The order of points is that of the room's object files,
-    sorted by name, or of ``coord.npy``.
+    sorted by name, or that of ``coord.npy`` if Pointcept's files are read.
     """
 
     def add(self, scan: Any, read: Any, found: np.ndarray) -> None:

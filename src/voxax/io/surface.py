@@ -94,7 +94,8 @@ def _drawn(
 def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
     """Return `normals` [N, 3] scaled to length 1.
 
-    Normals that are 0 or not finite are replaced by rows of `flat`; all are if `normals` is None.
+    Normals that are 0 or not finite are replaced by rows of `flat` [N, 3]. If `normals` is None,
+    return `flat`.
     """
     if normals is None or normals.shape != flat.shape:
         return flat

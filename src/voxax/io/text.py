@@ -151,7 +151,10 @@ def _decoded(line: bytes) -> str:
 
 
 def _delimiter(text: str, given: str | None) -> str | None:
-    """Return the delimiter between numbers in a line; None if no delimiter gives three numbers."""
+    """Return the delimiter with which a line has at least three numbers; None if there is none.
+
+    If `given` is not None, only this delimiter is tried.
+    """
     for delimiter in DELIMITERS if given is None else (given.replace(" ", SPACES),):
         fields = [field for field in _split(text, delimiter) if field not in MISSING]
         if sum(_number(field, delimiter) is not None for field in fields) >= 3:
@@ -253,7 +256,7 @@ def _blocks(stream: BinaryIO) -> Iterator[str]:
 
 
 def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
-    """Parse the points of some lines: return a structured array [N] with fields f0, f1, ... ."""
+    """Parse lines of points: return a structured array [N], field fK for column ``used[K]``."""
     told = {
         "delimiter": layout.delimiter or None,
         "usecols": used,

@@ -59,7 +59,10 @@ def read_torch(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOptions]:
-    """Return the arrays of a file by name, and the options that apply to the arrays."""
+    """Return the arrays of a file by name, and the options for their conversion to a cloud.
+
+    If ``options.columns`` names the arrays of a list, it is None in the returned options.
+    """
     if isinstance(content, dict):
         return {str(name): value for name, value in content.items()}, options
     if not isinstance(content, (list, tuple)):

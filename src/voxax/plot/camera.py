@@ -33,10 +33,11 @@ OVER_WALLS = 52.0
 
 @dataclass(frozen=True)
 class Scene:
-    """The M drawn points of a cloud, rotated so that up is up, and centered.
+    """The M drawn points of a cloud, in upright axes whose origin is the center of the drawn box.
 
     Attributes:
-      points: [M, 3] float32, meters right, away and up from the center of the drawn box.
+      points: [M, 3] float32, meters right, away and up from the center of the drawn box, which
+        :func:`drawn_box` chooses.
       index: [M] int64, the row of each drawn point in the cloud.
       size: [3] float64, the size of the drawn box in meters: right, away, up.
       right, away: names of the axes of the cloud that point right and away, such as "+x".
@@ -44,7 +45,8 @@ class Scene:
       clipped: number of points of the cloud outside the drawn box.
       to_cloud: [3, 3] float64; its rows are the axes of the scene in the axes of the cloud.
       base: height of the lower face of the drawn box in meters, along the up axis of the cloud.
-      center: [3] float64, the center of the drawn box in the axes of the scene, before centering.
+      center: [3] float64, the center of the drawn box in the axes of the scene, measured from the
+        origin of the cloud.
     """
 
     points: np.ndarray
@@ -72,7 +74,8 @@ def compose(
 ) -> Scene:
     """Choose axes, extent and camera for a picture of [N, 3] float64 positions in meters.
 
-    Points in the mask `without`, [N] bool, count for the extent but are not drawn.
+    Points in the mask `without`, [N] bool, count for the extent but are not drawn. `up` and
+    `origin_view` are as in :func:`voxax.plot.segmentation_png`.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')
@@ -171,12 +174,12 @@ def direction(scene: Scene) -> np.ndarray:
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Project from above: coordinates [M, 2], and depth [M] below the box's top, in meters."""
+    """Project points from above: coordinates [M, 2], and depth [M] below the box's top, in m."""
     return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
 
 
 def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
-    """Project in perspective: coordinates [M, 2], and depth [M] from the camera, in meters.
+    """Project points in perspective: coordinates [M, 2], depth [M] from the camera, in meters.
 
     The camera looks at the center of the scene from `distance` half-diagonals of the drawn box.
     The image plane goes through the center, so lengths in that plane are in meters of the scene.

@@ -140,7 +140,9 @@ def by_feature(values: np.ndarray) -> Coloring:
 
 
 def by_tile(rows: np.ndarray, tile: int) -> Coloring:
-    """Color points by the tile (block of rows of a kernel) of their voxel; eight colors repeat.
+    """Color points by tile, the block of voxel rows that a kernel computes together.
+
+    There are eight colors, which repeat.
 
     Args:
       rows: integers [N], the row of the voxel of each point; negative if a point has no voxel.
@@ -162,7 +164,7 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
     Args:
       rows: integers [N], the row of the voxel of each point; negative if a point has no voxel.
       windows: integers [2, tiles, columns], the first row and the length of each run of rows that
-          is read for a tile, as in the view ``windows`` of a kernel map.
+          is read for a tile, as a kernel map has them under the name ``windows``.
       number: index of the tile, from 0.
       tile: number of consecutive rows in a tile.
 
@@ -186,7 +188,7 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
 def _of_entries(
     colors: Sequence[str], words: Sequence[str], index: np.ndarray, note: str = ""
 ) -> Coloring:
-    """Return the coloring in which point n has the legend entry ``index[n]``."""
+    """Return a coloring with legend entries `words`; point n has the entry ``index[n]``."""
     index = index.reshape(-1)
     legend = tuple(zip(words, colors, strict=True))
     return Coloring(_table(colors)[index], legend, note, index)

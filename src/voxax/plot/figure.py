@@ -189,7 +189,7 @@ def draw_panel(
     perspective: bool,
     height: int = 0,
 ) -> int:
-    """Draw a view with point colors uint8 [M, 3], and return the y pixel of its upper edge.
+    """Draw a view with point colors uint8 [M, 3]; return the y pixel of the view's upper edge.
 
     The upper left corner of the panel is at pixel `place`. The panel is at least `height` pixels
     high, and the view is vertically centered in the panel.
@@ -262,7 +262,9 @@ def _class_entries(
 
 
 def _facts(cloud: lab.Labeled, scene: Scene, roof: np.ndarray) -> str:
-    """Return the header line that says how many points there are, and which are not drawn."""
+    """Return the header line that says how many points there are, and which are not drawn.
+
+    `roof` is the mask of the points of a ceiling, which are not drawn."""
     points = len(cloud.positions)
     facts = [f"{points:,} point{'' if points == 1 else 's'}"]
     if scene.clipped:
@@ -307,7 +309,7 @@ class Sheet:
         self._lines: list[tuple[float, str, dict]] = []
 
     def header(self, title: str, lines: list[str]) -> int:
-        """Reserve space for a title and further lines; return the y pixel of the lower edge."""
+        """Reserve space for a header of a title and lines; return the y pixel of its lower edge."""
         y = self._margin
         if title:
             y += 26
@@ -340,7 +342,7 @@ class Sheet:
         self._figure.figimage(image, xo=x, yo=bottom, origin="upper", zorder=-1)
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
-        """Write the name of a column and a note to its right, which shrinks to fit `width`."""
+        """Write a column's name and a note to its right; the note's font shrinks to fit `width`."""
         self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16
@@ -586,7 +588,10 @@ def _dash(kind: BoxKind) -> str:
 
 
 def box_pixels(scene: Scene, view: View, corners: np.ndarray, perspective: bool) -> np.ndarray:
-    """Convert box corners [M, 8, 3] in the cloud to pixels [M, 8, 2] from the view's corner."""
+    """Convert box corners [M, 8, 3] in the cloud to pixels [M, 8, 2].
+
+    Pixels are counted from the top left corner of the view.
+    """
     places = scene.place(corners.reshape(-1, 3)).astype(np.float32)
     moved = replace(scene, points=places)
     plane = (in_perspective if perspective else from_above)(moved)[0]

@@ -36,7 +36,7 @@ class Labeled:
     dropped: int
 
     def verdict(self) -> np.ndarray:
-        """Compare prediction and truth: [N] int64 of RIGHT, WRONG, or SKIPPED (no known truth)."""
+        """Compare prediction and truth: return RIGHT, WRONG or SKIPPED (no truth), [N] int64."""
         if self.truth is None:
             return np.full(len(self.prediction), SKIPPED)
         wrong = np.where(self.prediction == self.truth, RIGHT, WRONG)
@@ -48,7 +48,7 @@ class Labeled:
         return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
 
     def counts(self) -> np.ndarray:
-        """Count the points of each class, [C] int64, by the truth, or the prediction if unknown."""
+        """Count the points of each class, [C] int64, by the truth; without truth by prediction."""
         labels = self.prediction if self.truth is None else self.truth
         return np.bincount(labels[labels >= 0], minlength=len(self.class_names))
 
@@ -95,7 +95,8 @@ def labeled(
 ) -> Labeled:
     """Check a cloud and its labels, and drop points with a coordinate that is not finite.
 
-    The arguments are as the attributes of :class:`Labeled`, but of any real or integer dtype.
+    The arguments are as the attributes of :class:`Labeled`, but positions may have any real dtype,
+    and classes any integer dtype.
     """
     positions = checked_positions(positions)
     if isinstance(class_names, str):
@@ -150,7 +151,7 @@ def iou_of(iou: Mapping | None, label: int, name: str) -> float | None:
 def percent(part: int, whole: int) -> str:
     """Return `part` of `whole` in percent, such as "3.2 %".
 
-    More digits are shown where one would round to "0.0 %" or "100.0 %".
+    More digits are shown if one digit would wrongly give "0.0 %" or "100.0 %".
     """
     share = 100.0 * part / whole
     digits = 1

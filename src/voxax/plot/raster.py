@@ -22,7 +22,7 @@ class Raster:
     """A rasterized view of M points, without colors, at ``FINE`` times the picture's resolution.
 
     Attributes:
-      owner: [H, W] int32, the number of the point that a fine pixel shows; -1 is background.
+      owner: [H, W] int32, the index of the point that a pixel shows; -1 is background.
       shade: [H, W] float32, brightness factor in (0, 1].
       haze: [H, W] float32, share of the background's color, in [0, 1).
     """
@@ -32,7 +32,7 @@ class Raster:
     haze: np.ndarray
 
     def paint(self, colors: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Return the picture, [H / FINE, W / FINE, 3] uint8, with these colors.
+        """Return the picture with the given colors, [H / FINE, W / FINE, 3] uint8.
 
         ``colors`` are the colors of the M points, [M, 3] uint8; ``background`` is uint8 [3].
         """
@@ -105,7 +105,9 @@ def rasterize(
 def _radii(
     column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
 ) -> np.ndarray:
-    """Choose radii of points, [M] int64 in fine pixels, that close the gaps in usual surfaces."""
+    """Choose radii of points, [M] int64 in pixels of the raster, that close gaps in usual surfaces.
+
+    With `depth` [M], near points have larger radii."""
     if len(column) == 0:
         return np.zeros(0, np.int64)
     cell = max(width, height) // 80 + 1

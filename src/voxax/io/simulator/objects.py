@@ -20,7 +20,7 @@ ROOT, CELLAR = 0.3, 1.5
 
 
 def paint(rng: Rng, mean: float) -> float:
-    """Return a random reflectivity around ``mean``, from 0.04 to 0.95; classes overlap widely."""
+    """Return a random reflectivity from 0.04 to 0.95 around ``mean``, with a wide spread."""
     return float(np.clip(mean + rng.normal(0.0, 0.15), 0.04, 0.95))
 
 

@@ -172,7 +172,10 @@ TINY = 1e-12
 
 
 def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Return where rays enter and leave the slab -1..1 of each axis, as distances along the ray."""
+    """Return where rays enter and leave the slab -1..1 of an axis, as distances along the rays.
+
+    The arguments are the coordinates of the rays along one axis or several; all shapes are equal.
+    """
     inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
     to_center, reach = -origin * inverse, np.abs(inverse)
     return to_center - reach, to_center + reach
@@ -228,7 +231,7 @@ def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 
 def entry(interval: Interval) -> np.ndarray:
-    """Return the distance ``[n]`` at which each ray enters a primitive, from its ``(near, far)``.
+    """Return the distance ``[n]`` at which each ray enters a primitive; `interval` is (near, far).
 
     The distance is inf for a ray that misses, and for a ray that starts inside the primitive,
     because sensors are outside.

@@ -39,7 +39,9 @@ Place = tuple[float, float, float]  # x and y in meters, and the yaw in radians
 
 @dataclass(frozen=True)
 class Street:
-    """A street along a parabola ``v = offset + curvature / 2 * u^2``; u and v are rotated x and y.
+    """A street along the parabola ``v = offset + curvature / 2 * u^2``.
+
+    The axes of u and v are those of x and y, rotated by `heading`.
 
     Attributes:
       heading: the direction of the street at ``u = 0`` in radians.
@@ -82,7 +84,7 @@ class Street:
 
 @dataclass(frozen=True)
 class Terrain:
-    """The ground: reflectivity and height ``z(x, y)``, 0 at the origin if that is on a roadway.
+    """The ground: reflectivity and height; the height is 0 at an origin that is on a roadway.
 
     Attributes:
       slope: the rise per meter along x and y, ``float64[2]``.
@@ -209,7 +211,7 @@ SIDES = (-1.0, 1.0)
 
 
 class Layout:
-    """Place objects along a terrain's streets without overlap; :attr:`solids` has their parts."""
+    """Place objects on a terrain without overlap; :attr:`solids` collects their primitives."""
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
@@ -220,7 +222,7 @@ class Layout:
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add an object at a place; `draw` adds its primitives, and gets `told` as arguments."""
+        """Add an object of class `label` at `place`; ``draw(put, rng, *told)`` adds its parts."""
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
@@ -233,7 +235,10 @@ class Layout:
         self._occupied = np.vstack([self._occupied, row])
 
     def _is_free(self, x: float, y: float, radius: float) -> bool:
-        """Return whether the square around a disc touches no occupied rectangle."""
+        """Return whether (x, y) is at least `radius` away from every occupied rectangle.
+
+        The distance from a rectangle is the larger one of the distances along its two axes.
+        """
         own_x, own_y, half_length, half_width, c, s = self._occupied.T
         dx, dy = x - own_x, y - own_y
         along = np.abs(c * dx + s * dy) - half_length
@@ -241,7 +246,10 @@ class Layout:
         return not bool(np.any((along < radius) & (across < radius)))
 
     def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
-        """Return whether a rectangle is off roadways, and off sidewalks except street `index`'s."""
+        """Return whether a rectangle of half sides `hx` and `hy` is on no roadway and no sidewalk.
+
+        The sidewalk of street `index` is allowed, except for the 0.5 m next to the curb.
+        """
         x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
         c, s = np.cos(yaw), np.sin(yaw)
@@ -253,7 +261,7 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Place houses with gaps and gardens, or mainly gardens, on both sides of a street."""
+        """Place houses with gaps and gardens, or mainly gardens, along street ``index``."""
         rng = self.rng
         for side in SIDES:
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])
@@ -309,7 +317,7 @@ class Layout:
                 self._stand(plant, (x, y, rng.uniform(-np.pi, np.pi)), 0.5)
 
     def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
-        """Place a small object if its place is free and not at the sensor; return whether it is."""
+        """Place a small object unless `place` is taken or at the sensor; return True if placed."""
         x, y, _ = place
         if np.hypot(x, y) < CLEAR or not self._is_free(x, y, radius):
             return False

@@ -148,12 +148,12 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 def _windows(
     solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float
 ) -> tuple[np.ndarray, ...]:
-    """Return the window of rays that may hit each primitive; leave out primitives out of reach.
+    """Return the window of rays that may hit a primitive, for each primitive that rays can hit.
 
     Returns:
       ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
-      ring, the number of rings, the first column, and the number of columns. The first column may
-      be negative, because columns wrap around.
+      ring, the number of rings, the first step, and the number of steps. The first step may be
+      negative, because a revolution is a circle.
     """
     center, half = solids.center - origin, solids.half
     start = -to_local(center.T, solids.yaw)
@@ -187,7 +187,10 @@ def _windows(
 
 
 def _pairs(view: tuple[np.ndarray, ...], grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Expand windows to batches of ``(solid, ray)`` indices, each ``int64[m]``, ``m <= PAIRS``."""
+    """Expand the windows that :func:`_windows` returns: yield batches of pairs ``(solid, ray)``.
+
+    A pair is the row of a primitive and the index of a ray, both ``int64[m]``, ``m <= PAIRS``.
+    """
     solid, first_ring, rings, first_step, steps = view
     counts = rings * steps
     ends = np.cumsum(counts)
