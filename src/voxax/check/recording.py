@@ -32,7 +32,7 @@ MOST_PASSES = 24
 class Question:
     """A request of Python for the value of a tracer, such as ``if x > 0`` makes it.
 
-    `kind` is one of the kinds in ``_compat_tracing.answering``. `arguments` has the names of the
+    `kind` is the kind of request, such as ``bool`` or ``tolist``. `arguments` has the names of the
     arguments that the value depends on, or None if they are unknown. `chain` has the steps from the
     arguments to the value, last step first. `module` is the path of the submodule.
     """
@@ -55,9 +55,10 @@ class Recording:
     """The questions (requests for values) and answers of one pass, that is one run of a function.
 
     `turned` has the branches whose first answer is negated. `questions` has each place and kind
-    once. `error` is the error that ended the pass early, with its place, or None. `large` is True
-    if some result is too large to compute. `texts` has the requests for the text of a value, which
-    matter only if the function uses the text as a name or a key.
+    once. `answers` has all answers in order. `error` is the error that ended the pass early, with
+    its place, or None. `large` is True if some result is too large to compute. `texts` has the
+    requests for the text of a value, which matter only if the function uses the text as a name or a
+    key.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -145,7 +146,7 @@ def record_all(
 
 
 def cut_short(recording: Recording) -> str:
-    """Return the reason why a pass ended early, or an empty string if it did not."""
+    """Return the reason why a recorded run ended early, or an empty string if it did not."""
     error = recording.error[0] if recording.error is not None else None
     return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
 
@@ -200,7 +201,7 @@ def _record(
 def dry_run(
     function: Callable[..., Any], arguments: Arguments, own: str | None
 ) -> tuple[tuple[BaseException, Place | None] | None] | None:
-    """Run ``function`` as without ``jit``, but trace the bodies of JAX's own loops and branches.
+    """Run ``function`` without ``jit``, but with the bodies of JAX's loops and branches traced.
 
     Returns:
       A tuple of one element: the error with its place, or None if the run succeeds. If the run was
@@ -238,7 +239,7 @@ def new_trace(end: float) -> ExampleTrace:
 
 
 def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) -> list[Any]:
-    """Return the leaves of the arguments, where tracers of ``trace`` replace the traced leaves."""
+    """Return the leaves of the arguments, with tracers of ``trace`` for all that are not static."""
     traced = set(arguments.traced(held))
     return [
         trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
@@ -248,7 +249,7 @@ def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) ->
 
 @contextlib.contextmanager
 def by_example(trace: ExampleTrace, handler: _compat_tracing.Handler) -> Iterator[None]:
-    """Return a context that records operations in ``trace``; `handler` supplies tracers' values."""
+    """Return a context that records operations in ``trace``; `handler` answers reads of values."""
     with (
         jax.disable_jit(),
         _compat.fresh_trace(),
@@ -282,7 +283,7 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Return the arguments that a value depends on, and the user's lines that compute it."""
+    """Return names of the arguments that a tracer depends on, or None, and the user's lines."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

@@ -114,7 +114,7 @@ class _Replacement(ast.NodeTransformer):
 
 
 def _within(statement: ast.stmt, node: ast.expr, text: str) -> str:
-    """Return the statement with `node` replaced by `text`, or an empty string if it has a body."""
+    """Return a statement with `node` replaced by `text`, or ``""`` for an ``if``, a loop etc."""
     if hasattr(statement, "body"):
         return ""
     copies: dict[int, ast.AST] = {}
@@ -341,7 +341,7 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return texts of a loop's state: as targets, value and parameter, and a line to unpack it."""
+    """Return texts for a loop that changes `names`: targets, value, parameter, unpacking line."""
     state = ", ".join(names)
     if len(names) == 1:
         return state, state, state, ""
@@ -424,7 +424,7 @@ def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
 def _reduction_of(
     node: ast.Subscript, parents: Sequence[ast.AST], library: str
 ) -> tuple[ast.Call | None, str]:
-    """Return the call of a reduction of the subscript `node`, and the function's name, or None."""
+    """Return ``(call, 'sum')`` if a call such as ``.sum()`` reduces `node`, else ``(None, '')``."""
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
             continue
