@@ -33,7 +33,7 @@ def differentiable_on_cpu(
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    Its first result can be differentiated, the other results cannot. Programs of ``jax.export``
+    The returned function can be differentiated in its first result only. Programs of ``jax.export``
     contain the portable implementation.
 
     Args:
@@ -53,7 +53,7 @@ def differentiable_on_cpu(
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
-        """Return the first result as a function of the arguments at ``moves``, and their values."""
+        """Return ``portable``'s first result as a function of ``arrays[moves]``, and their list."""
 
         def function(*moved: Any) -> jax.Array:
             return portable(*_replaced(arrays, moves, moved), **dict(static))[0]

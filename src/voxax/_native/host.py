@@ -134,12 +134,12 @@ def takes_positions(local: np.ndarray) -> bool:
 def find_cells(
     local: np.ndarray, scale: Any, inverse: Any, edge: Any, size: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the grid cell of each position, ``int32[N, D]``, and whether it has one, ``bool[N]``.
+    """Return each position's grid cell, ``int32[N, D]``, and whether the grid has it, ``bool[N]``.
 
     For the arguments see :func:`voxax.geometry.cells.cells`.
 
     Raises:
-      ValueError: the lattice and the positions differ in their number of axes.
+      ValueError: the grid and the positions differ in their number of axes.
     """
     rows, axes = local.shape
     lattice = [

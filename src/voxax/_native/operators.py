@@ -63,7 +63,7 @@ def on_numpy(
     The arguments are those of :func:`by_xla`; ``in_place`` is ignored.
 
     Raises:
-      ValueError: the shapes or dtypes do not fit.
+      ValueError: the shapes or dtypes do not match.
     """
     del in_place
     dense = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in arrays]

@@ -218,7 +218,7 @@ class Watch:
         return self.handler(asked, value)
 
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Report a read of a symbolic number's value to the handler, and return its answer."""
+        """Report a read of a symbolic number to the handler, and return the handler's answer."""
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
         if node.origins:
@@ -239,7 +239,7 @@ class Watch:
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
 
     def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Report a read of a data-dependent size, unless a function of PyTorch reads it."""
+        """Return a data-dependent size. Report its read, unless a function of PyTorch reads it."""
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
         frame, frames = self.where(3)
@@ -315,7 +315,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Record the tensors into which a function wrote values that have gradients."""
+        """Record the tensors of `before` into which a function wrote values that have gradients."""
         known = self.watch.histories
         for tensor, version, had in before:
             if tensor.grad_fn is None or tensor._version == version:
@@ -325,7 +325,7 @@ class _Functions(TorchFunctionMode):
                 entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Report numbers that a function declares as values but that determine result shapes."""
+        """Report numbers that `func` declares as values but that determine its results' shapes."""
         watch = self.watch
         with watch.own():
             for name in sorted(watch.read):
@@ -428,7 +428,7 @@ class _Operators(TorchDispatchMode):
         return result
 
     def _lengthened(self, result: Any) -> None:
-        """Add the shapes of the results to the structure of the last operation."""
+        """Add the shapes of the tensors in `result` to the record of the last operation."""
         operations = self.watch.operations
         shapes = tuple(tuple(t.shape) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
         if operations:
@@ -493,7 +493,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Replace symbolic numbers by plain numbers; report those that decide the program."""
+        """Return ``(args, kwargs)`` with plain numbers; report those that decide the program."""
         given = tree_leaves((args, kwargs))
         if not any(torch_sizes.names_of(v) is not None for v in given):
             return args, kwargs

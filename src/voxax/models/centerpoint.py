@@ -142,7 +142,7 @@ class CenterHead(Module):
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return a function from a head layer's path to its OpenPCDet name; norms end in ``norm``."""
+    """Return a function from a head layer's path to OpenPCDet's name; norms end in ``.1{norm}``."""
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
         (r"^shared\b", "shared_conv"),
@@ -217,7 +217,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return how other codebases, such as OpenPCDet, name and store the weights."""
+        """Return by codebase, such as OpenPCDet, how the codebase names and stores the weights."""
         names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")
         found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}

@@ -152,7 +152,7 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield for each class of a head: its number, the output with only its logits, the anchors."""
+    """Yield for each class of a head its number, the output with its logits, and all anchors."""
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
         raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")

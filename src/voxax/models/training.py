@@ -356,7 +356,7 @@ class StepTrainer(abc.ABC):
         return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
-        """Return a copy of the module in training mode, with the parameters for :meth:`evaluate`.
+        """Return a copy of the module in training mode, with the parameters of :meth:`evaluate`.
 
         With :func:`voxax.models.fine_tuning.averaged` these are the averaged parameters.
         """
@@ -444,7 +444,7 @@ def starting_on_host(optimizer: optax.GradientTransformation) -> optax.GradientT
 
 
 def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """Return ``optimizer.init(params)``, see :func:`starting_on_host`."""
+    """Return ``optimizer.init(params)``, without compiling it if the initial state is constant."""
     if _compat.is_traced(params):
         return optimizer.init(params)
     program, shapes = jax.make_jaxpr(optimizer.init, return_shape=True)(params)

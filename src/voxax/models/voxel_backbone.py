@@ -78,7 +78,7 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Run the layer with an output of ``capacity`` rows, on voxels without prepared maps."""
+        """Run the layer with an output of ``capacity`` rows and a newly built kernel map."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -121,7 +121,7 @@ def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") 
 
 
 def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions from a backbone layer's path to its OpenPCDet and torch-pointcloud names."""
+    """Return two functions, from a layer's path to its OpenPCDet and torch-pointcloud names."""
     second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
     layers = (
         *second,
