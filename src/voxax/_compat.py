@@ -1110,7 +1110,7 @@ def ptx_version(generation: str) -> int:
 
 
 def assembled_ptx() -> int | None:
-    """Return the newest PTX version, times ten, that JAX's ptxas takes, or None if unknown."""
+    """Return the newest PTX version, times ten, that JAX's ptxas accepts, or None if unknown."""
     plugin = importlib.util.find_spec("jax_cuda12_plugin")
     package = "nvidia-cuda-nvcc" if plugin is None else "nvidia-cuda-nvcc-cu12"
     try:
@@ -1178,7 +1178,7 @@ def _lower_triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...],
 ) -> Any:
-    """Lower ``triton_call`` to JAX's custom call, with PTX code, or an AMD code file's name."""
+    """Lower ``triton_call`` to JAX's custom call, with PTX code or the name of an AMD code file."""
     arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
     types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
     made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages, options)
@@ -1249,7 +1249,7 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 def watch(
     closed: Any, arguments: Sequence[Any], *primitives: Primitive
 ) -> list[tuple[Any, tuple[Any, ...], Place]]:
-    """Evaluate a jaxpr on ``arguments``, and return the operands of each use of ``primitives``.
+    """Evaluate a closed jaxpr on ``arguments``; return operands of each use of ``primitives``.
 
     Uses inside called functions (jit, remat, custom derivatives) are included; uses inside loops,
     branches and ``shard_map`` are not.

@@ -94,8 +94,8 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
     """Return a context in which SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` like Ctrl-C.
 
     A SIGTERM or SIGHUP that the process ignores or handles already is left alone. A second signal
-    ends the process immediately, even in native code. Only a second Ctrl-C after a first Ctrl-C
-    raises :class:`KeyboardInterrupt` again.
+    ends the process immediately, whatever the process does. Only a second Ctrl-C after a first
+    Ctrl-C raises :class:`KeyboardInterrupt` again.
 
     Args:
       first: a function to call at the first SIGTERM or SIGHUP, before the exception.

@@ -1,8 +1,9 @@
 """The native library: C++ kernels for CPUs, which XLA programs and NumPy code of voxax call.
 
-The library is optional. If it is missing, cannot be loaded, or does not fit the installed jaxlib's
-foreign function interface, :func:`unavailable` returns the reason, and ordinary JAX code runs
-instead. It is loaded at the first use. The environment variable ``VOXAX_NATIVE=off`` disables it.
+The library is optional. If it is missing, cannot be loaded, or does not support the installed
+jaxlib's foreign function interface, :func:`unavailable` returns the reason, and ordinary JAX code
+runs instead. It is loaded at the first use. The environment variable ``VOXAX_NATIVE=off`` disables
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Native functions on voxel coordinates for NumPy arrays, which need neither JAX nor a device.
 
-They are called through ctypes, which releases the GIL. They run on the calling thread unless
-`threads` is larger than 1, so they work in any number of forked processes.
+They are called through ctypes, which releases the GIL. They run on the calling thread unless their
+argument `threads` is larger than 1, so they work in any number of forked processes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def find_neighbors(
     The arguments are those of :func:`voxax.coords.host.find_neighbors`.
 
     Raises:
-      ValueError: the shapes of the arrays do not fit, or `rows` is less than the number of centers.
+      ValueError: the shapes of the arrays do not match, or `rows` is less than the number of
+        centers.
     """
     width = sorted_rows.shape[1]
     if centers.shape[1:] != (width,) or offsets.shape[1:] != (width - 1,) or rows < len(centers):
@@ -92,12 +93,12 @@ def find_neighbors(
 
 
 def takes_table(neighbors: np.ndarray) -> bool:
-    """Return whether :func:`invert_table` and :func:`list_pairs` support this table."""
+    """Return whether :func:`invert_table` and :func:`list_pairs` are available for this table."""
     return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
 
 
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
-    """Return the output row that reads each input row at each of K taps, ``int32[in_rows, K]``.
+    """Return ``int32[in_rows, K]``, the output row that reads each input row at each of K taps.
 
     `neighbors` is the table of the opposite direction: ``int32[rows, K]``, the input row that each
     output row reads at each tap. -1 means "none" in both tables.

@@ -56,7 +56,7 @@ class Traced:
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
-    """Check a JAX function or nnx module; see :func:`voxax.check.check_static` for the report."""
+    """Check a JAX function or nnx module and return the report; see ``check_static``."""
     subject = subject_of(target)
     site = definition(target)
     own = library_of(site.file)

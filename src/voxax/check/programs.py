@@ -30,7 +30,10 @@ WARNINGS = threading.RLock()
 
 
 def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
-    """Return a hashable key: ``jit`` compiles a program per key. Names in `held` are static."""
+    """Return a hashable key of the arguments: ``jit`` compiles one program for each key.
+
+    Leaves whose names are in `held` count as static.
+    """
     return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
 
 

@@ -70,10 +70,10 @@ class Recording:
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
-        """Record a question, and return the value that the function gets as its answer.
+        """Record a request for a value, and return the value that the checked function gets.
 
         `value` is the true answer. Branches in `turned` and endless loops get a different answer.
-        `question` makes the record of the question; it is called once for each place and kind.
+        `question` makes the record of the request; it is called once for each place and kind.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -90,7 +90,7 @@ class Recording:
         return value
 
     def _known(self, question: Question) -> Question:
-        """Return the question, with `arguments` None if its value may come from earlier answers.
+        """Return the request, with `arguments` None if its value may come from earlier answers.
 
         An answer is a plain number, so a value that is computed from it seems to depend on nothing.
         """
@@ -112,12 +112,12 @@ def record_all(
 
     The function runs once for the example values, then again with branches that take the opposite
     side. `held` has the names of the Python numbers that are static. `own` is the library that
-    contains the function. `module_of` returns the submodule of a frame. `one_pass` runs the
-    function once; None uses the pass for JAX.
+    contains the function, or None. `module_of` returns the submodule of a frame. `one_pass` runs
+    the function once; None uses the pass for JAX.
 
     Returns:
-      ``(the pass with the example values, the questions of all passes, why passes are missing or
-      cut short)``; the reason is empty if the search is complete.
+      ``(the recording of the run with the example values, the requests for values of all runs, why
+      runs are missing or cut short)``; the reason is empty if the search is complete.
     """
     end = time_limit.end(0.7)  # the rest is for compiling what was found
     record = one_pass or _record

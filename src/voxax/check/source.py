@@ -118,8 +118,8 @@ _WRAPPERS = {
 def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
     """Return the place of the user's innermost frame, or None if no frame is the user's.
 
-    `frames` begins with the innermost. `own` is the library that contains the target; its frames
-    count as the user's.
+    `frames` begins with the innermost. `own` is the library that contains the checked function, if
+    any; its frames count as the user's.
     """
     inside: list[str] = []
     mine: list[Site] = []
@@ -185,7 +185,7 @@ def raised_frames(error: BaseException) -> list[Frame]:
 
 
 def _without_hooks(frames: list[Frame]) -> list[Frame]:
-    """Remove the innermost frames if they are in an audit hook, where a time limit may raise.
+    """Remove the innermost frames if an audit hook ran them when the time limit raised an error.
 
     The hook belongs to an installed package, and a library called it, not the user.
     """

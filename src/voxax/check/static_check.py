@@ -83,7 +83,7 @@ def check_static(
 
 
 def of_torch(target: Any, inputs: Any) -> bool:
-    """Return True for a PyTorch module, and for a function if its inputs have PyTorch tensors.
+    """Return True for a PyTorch module, and for a function if its inputs contain tensors.
 
     The function does not import PyTorch: if nobody has imported it, the answer is False.
     """

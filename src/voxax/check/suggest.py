@@ -179,7 +179,7 @@ def _choose(library: str, test: str, one: str, two: str) -> str:
 
 
 def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
-    """Suggest ``jax.lax.cond`` or ``torch.where`` for an ``if``, or return an empty string."""
+    """Return code with ``jax.lax.cond`` or ``torch.where`` for an ``if``, or an empty string."""
     test = _condition(node.test, library)
     if not test:
         return ""
@@ -288,7 +288,7 @@ def _integer(node: ast.expr, library: str) -> str:
 
 
 def _counted(node: ast.For, function: ast.AST, library: str) -> str:
-    """Suggest ``jax.lax.fori_loop``, or in PyTorch :func:`_bounded_loop`, for a ``for`` loop."""
+    """Return code with ``fori_loop``, or for PyTorch :func:`_bounded_loop`, for a ``for``."""
     call = node.iter
     if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
         return ""
@@ -311,7 +311,7 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Suggest a loop of ``bound`` turns, chosen by the user, that masks out superfluous turns."""
+    """Return code for a loop over ``range(bound)`` that has no effect after `count` turns."""
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
     keep = "".join(f"    {name}_before = {name}\n" for name in carried)
@@ -326,7 +326,7 @@ def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str
 
 
 def _repeated(node: ast.While, function: ast.AST) -> str:
-    """Suggest ``jax.lax.while_loop`` for a ``while`` loop, or return an empty string."""
+    """Return code with ``jax.lax.while_loop`` to replace a ``while`` loop, or an empty string."""
     test = _condition(node.test, "jnp")
     before = _defined_before(function, node.lineno)
     carried = [name for name in stored(node.body) if name in before]
@@ -341,7 +341,7 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return texts for a loop that changes `names`: targets, value, parameter, unpacking line."""
+    """Return texts for a loop with the state `names`: targets, value, parameter, unpacking line."""
     state = ", ".join(names)
     if len(names) == 1:
         return state, state, state, ""
@@ -351,7 +351,7 @@ def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
 def _bounded_slice(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Suggest for ``x[a:b]`` an array of full length, with zeros outside of the slice.
+    """Return code that replaces ``x[a:b]`` by an array of full length, with zeros elsewhere.
 
     The slice must be returned or summed, because zeros would change a mean or a maximum.
     """
@@ -393,7 +393,7 @@ def _bounded_slice(
 def _masked(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Suggest ``x.sum(where=mask)`` or ``torch.where(mask, x, 0).sum()`` for ``x[mask].sum()``."""
+    """Return code such as ``x.sum(where=mask)`` that replaces ``x[mask].sum()``, or ``""``."""
     outer, name = _reduction_of(node, parents, library)
     if outer is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
         return ""
@@ -439,7 +439,7 @@ def _reduction_of(
 
 
 def _assignment(statement: ast.stmt) -> str:
-    """Suggest ``x = x.at[i].set(v)`` for ``x[i] = v``."""
+    """Return code such as ``x = x.at[i].set(v)`` to replace ``x[i] = v``, or an empty string."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target, method, value = statement.targets[0], "set", ast.unparse(statement.value)
     elif isinstance(statement, ast.AugAssign):

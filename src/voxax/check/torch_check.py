@@ -72,7 +72,7 @@ from voxax.errors import InputError
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
-    """Check a module or function of PyTorch; see :func:`voxax.check.check_static`."""
+    """Check a PyTorch module or function and return the report; see ``check_static``."""
     subject = subject_of(initialized(target, examples[0]))
     site = definition(forward_of(target))
     own = library_of(site.file)

@@ -178,7 +178,7 @@ class Watch:
         self.entered.__exit__(*error)
 
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
-        """Return the frame that runs the present PyTorch call, and this and all outer frames.
+        """Return the frame that made the present PyTorch call, and a list of it and its callers.
 
         Without such a call, begin `depth` frames above the caller of this method.
         """

@@ -52,7 +52,7 @@ class AnchorTrainer(DetectorTrainer):
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:
-      InputError: the anchors do not fit the classes and the model, or the model does not have a
+      InputError: the anchors do not match the classes and the model, or the model does not have a
         single anchor head.
     """
 

@@ -89,9 +89,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress tracebacks that orbax's threads and tasks log in addition to the raised error.
+    """Return a context without the tracebacks that orbax's threads log besides the raised error.
 
-    After an error, wait for the threads, because they would go on writing into the failed step.
+    After an error, the context waits for the threads, because they would go on writing into the
+    failed step.
     """
     threads = set(threading.enumerate())
     with _without_logs():
@@ -341,7 +342,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
 
 
 def _of_dtype(leaf: Any, dtype: Any) -> Any:
-    """Return ``leaf`` if it has ``dtype``, else a placeholder of its shape and sharding with it."""
+    """Return ``leaf`` if it has ``dtype``, else a placeholder of that dtype and the same shape."""
     if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
         return leaf
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):

@@ -52,8 +52,8 @@ def masked_cross_entropy(
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
 
     Raises:
-      InputError: the shapes do not fit, labels are not integers, or labels that are not traced lie
-        outside the classes.
+      InputError: the shapes do not match, labels are not integers, or labels that are not traced
+        lie outside the classes.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise InputError(
@@ -356,7 +356,7 @@ class StepTrainer(abc.ABC):
         return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
-        """Return a copy of the module in training mode, with the parameters of :meth:`evaluate`.
+        """Return a copy of the module in training mode, with the parameters that ``evaluate`` uses.
 
         With :func:`voxax.models.fine_tuning.averaged` these are the averaged parameters.
         """
