@@ -149,7 +149,10 @@ def _suggestion(
 
 
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return a JAX finding's code and node; `chain`: the syntax nodes at it, innermost first."""
+    """Return ``(code, syntax node)`` of the finding for a value that a JAX program reads.
+
+    `chain` has the syntax nodes that contain the read, innermost first.
+    """
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript)
@@ -175,7 +178,10 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 
 
 def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return a PyTorch finding's code and node, from the syntax nodes at it, innermost first."""
+    """Return ``(code, syntax node)`` of the finding for a value that a PyTorch program reads.
+
+    `chain` has the syntax nodes that contain the read, innermost first.
+    """
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
@@ -200,7 +206,11 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return ``(code, node)`` of a condition within the nodes `chain`: VX101 and an ``if``."""
+    """Return ``(code, syntax node)`` of the finding for a value that is read as a condition.
+
+    The node is an ``if``, for example. `chain` has the syntax nodes that contain the read,
+    innermost first.
+    """
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -220,7 +230,7 @@ def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return ``(code, node)`` of a traced value given to a JAX function that needs a static one."""
+    """Return ``(code, node)`` if a JAX function that needs a static value gets a traced one."""
     api, inside = question.place.api or "", set(question.place.inside)
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
@@ -264,7 +274,10 @@ def _parameters(api: str) -> Sequence[str]:
 
 
 def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return ``(code, node)`` of a value turned into a Python number, judged by how it is used."""
+    """Return ``(code, syntax node)`` of the finding for a value that becomes a Python number.
+
+    The use of the number decides, such as a slice. `chain` is as in :func:`condition_of`.
+    """
     if found := _role(chain):
         return found
     code = next((code for code, _, _ in _later_roles(chain)), "VX108")
@@ -274,7 +287,11 @@ def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 def _later_roles(
     chain: Sequence[ast.AST],
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
-    """Yield ``(code, nodes at it, node)`` of each later use of the name assigned from a value."""
+    """Yield ``(code, chain, node)`` of each later use of a name to which a number is assigned.
+
+    `chain` has the syntax nodes that contain the number, a yielded chain those that contain the
+    use, innermost first.
+    """
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
         for use in _loads(function, name, statement):
@@ -283,7 +300,10 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """Return ``(code, node)`` of the slice, shape, ``if`` or loop with ``chain[0]``, or None."""
+    """Return ``(code, node)`` of the construct that uses ``chain[0]``, such as a slice or loop.
+
+    The result is None if there is no such construct. `chain` is as in :func:`condition_of`.
+    """
     if cut := cut_of(chain):
         return "VX104", cut
     inner: ast.AST | None = None
@@ -314,7 +334,8 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
     """Return True if `node` is a loop or comprehension over the entries of the expression `inner`.
 
-    `inner` is None if Python reported the whole loop as the place of the read, as up to 3.12.
+    `inner` is None if Python reported the whole loop as the place of the read, as it does up to
+    3.12.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner

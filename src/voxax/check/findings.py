@@ -18,7 +18,7 @@ from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
-    """How far a function is one static program; the verdicts are sorted from best to worst."""
+    """How well a function compiles to one static program; members are sorted from best to worst."""
 
     STATIC = "static"
     PER_VALUE = "static per value"

@@ -144,7 +144,7 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Trace the subject as ``jax.jit`` does; the Python numbers named in ``held`` are static."""
+    """Return the result of tracing as ``jax.jit`` does, with numbers named in ``held`` static."""
     places: list[tuple[Place, str]] = []
 
     thread, usual = threading.get_ident(), warnings.showwarning
@@ -292,7 +292,7 @@ def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> froz
 
 
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
-    """Return the finding for a run that was stopped because it took too long or read too much."""
+    """Return a finding at `where`, else `site`, for a run that took too long or read too much."""
     return Finding.at(
         where or site,
         "VX191",

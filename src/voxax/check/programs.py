@@ -58,14 +58,14 @@ def _canonical(value: Any) -> Any:
 
 
 def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
-    """Return the number of programs of ``jit`` for the examples, with leaves in `held` static."""
+    """Return the number of programs that ``jit`` compiles; leaves named in `held` are static."""
     return len({signature(a, held) for a in examples})
 
 
 def differences(
     first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
 ) -> list[Finding]:
-    """Report arguments in `others` whose shape, dtype or tree structure differs from `first`."""
+    """Report arguments in `others` whose shape, dtype or structure differs from that in `first`."""
     found = []
     shapes: dict[str, set[str]] = {}
     types: dict[str, set[str]] = {}
@@ -105,7 +105,7 @@ def _apart(first: Arguments, other: Arguments) -> str:
 
 
 def typed(kind: tuple[Any, ...]) -> str:
-    """Describe the dtype in `kind`, which is ``(shape, dtype, is weak)``, and if it is weak."""
+    """Return words for the type ``(shape, dtype, is weak)``: the dtype, and whether it is weak."""
     return f"{kind[1]}{' of weak type (a Python number)' if kind[2] else ''}"
 
 
@@ -230,10 +230,10 @@ def _kind_of(value: Any) -> tuple[Any, ...]:
 def _weakly(
     one: Sequence[Any], two: Sequence[Any], names: Sequence[str | None]
 ) -> list[tuple[int, str]]:
-    """Return ``(index, name)`` of arguments whose types differ between two calls by weak types.
+    """Return ``(index, name)`` of arguments that are a number in one call, an array in the other.
 
-    `one` and `two` have ``(shape, dtype, is weak)`` of each argument. The list is empty if any two
-    types differ otherwise.
+    `one` and `two` have ``(shape, dtype, is weak)`` of each argument; numbers are weak. The list is
+    empty if any two types differ otherwise.
     """
     if len(one) != len(two):
         return []

@@ -283,7 +283,7 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Return names of the arguments that a tracer depends on, or None, and the user's lines."""
+    """Return names of arguments that a tracer depends on, or None, and lines that compute it."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

@@ -251,7 +251,7 @@ def enclosing(site: Site) -> list[ast.AST]:
 
 
 def site_of_line(file: str, line: int, called: str = "") -> Site:
-    """Return the site of the call of the method `called` in a line, or of the line without one."""
+    """Return the site of a call of the method `called` in a line, or of the line without a call."""
     text = linecache.getline(file, line).rstrip("\n")
     start = len(text) - len(text.lstrip())
     tree = tree_of(file)

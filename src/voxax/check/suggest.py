@@ -81,7 +81,7 @@ def replaceable(file: str, statement: ast.AST | None) -> bool:
 
 
 def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
-    """Return the first node of a chain that has one of the given types, or None."""
+    """Return the first of the syntax nodes `chain` that has one of the given types, or None."""
     return next((node for node in chain if isinstance(node, kinds)), None)
 
 
@@ -288,7 +288,7 @@ def _integer(node: ast.expr, library: str) -> str:
 
 
 def _counted(node: ast.For, function: ast.AST, library: str) -> str:
-    """Return code with ``fori_loop``, or for PyTorch :func:`_bounded_loop`, for a ``for``."""
+    """Return code with ``fori_loop``, or a bounded loop of PyTorch, to replace a ``for``."""
     call = node.iter
     if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
         return ""

@@ -251,7 +251,7 @@ def _first_difference(
 
 
 def _use_of(name: str, site: Site) -> Site | None:
-    """Return the first condition, loop, call or index in the function at `site` that has `name`."""
+    """Return the first condition, loop, call or index with `name` in the function at `site`."""
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
     for function in ast.walk(tree) if tree is not None else ():
@@ -389,7 +389,7 @@ def _judged(
     own: str | None,
     site: Site,
 ) -> list[Finding]:
-    """Drop findings in `found` that ``torch.export`` refutes, or add one for its own `error`.
+    """Drop findings that ``torch.export`` refutes, or add one if only ``torch.export`` fails.
 
     ``torch.export`` decides whether there is one program. The recorded runs find the lines.
     """
@@ -406,7 +406,7 @@ def _judged(
 
 
 def _hides(finding: Finding) -> bool:
-    """Return True if export cannot see the read of a value: for text, or in a broad ``try``."""
+    """Return True if export cannot see a finding's read of a value: for text, or a caught error."""
     where = Place(finding.site, None, (), finding.callers)
     return finding.code == "VX114" or swallowed(where, "RuntimeError")
 

@@ -296,7 +296,7 @@ def _question(about: Asked, where: Place, module: str) -> Question:
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """Return names of arguments and parameters that a value depends on, and the user's lines."""
+    """Return names of arguments and parameters a value depends on, and lines that compute it."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     seen: set[int] = set()

@@ -268,7 +268,7 @@ class Twins:
         )
 
     def counts(self, name: str, args: Any) -> bool:
-        """Return True if the function `name` goes through an axis whose length depends on data."""
+        """Return True if the function `name` iterates over an axis whose length depends on data."""
         twin = twin_of(args[0]) if args and name in ("__iter__", "unbind") else None
         return twin is not None and twin.shape[:1] != args[0].shape[:1]
 

@@ -95,7 +95,11 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operator that ran: its name and shapes, its Python values, and its frames."""
+    """One operator that ran.
+
+    `structure` has the operator's name and the shapes and dtypes of its tensors, `constants` has
+    its Python values, and `frames` has the Python frames that called it, innermost first.
+    """
 
     structure: tuple[Any, ...]
     constants: tuple[Any, ...]
@@ -458,7 +462,7 @@ class _Operators(TorchDispatchMode):
         return value
 
     def _needed(self) -> bool:
-        """Return True if the present call reads values also in a compiled program."""
+        """Return True if the present PyTorch call reads values also in a compiled program."""
         watch = self.watch
         if watch.call is None:
             return True
@@ -493,7 +497,10 @@ class _Operators(TorchDispatchMode):
             watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return ``(args, kwargs)`` with plain numbers; report those that decide the program."""
+        """Return ``(args, kwargs)`` with plain numbers in place of symbolic numbers.
+
+        Symbolic numbers that serve as sizes, axes or counts are reported to the handler.
+        """
         given = tree_leaves((args, kwargs))
         if not any(torch_sizes.names_of(v) is not None for v in given):
             return args, kwargs

@@ -294,7 +294,7 @@ class GroundDetector(Module):
         return self.backbone_3d(voxels)
 
     def predictions(self, encoded: Voxels) -> Any:
-        """Run the dense backbone and the head on the voxels that :meth:`encode` returned."""
+        """Run the dense backbone and the head on a result of :meth:`encode`; return predictions."""
         with jax.named_scope("ground"):
             return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
 

@@ -40,7 +40,9 @@ NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 
 
 class GrowingConv(ConvNormAct):
-    """:class:`ConvNormAct` with outputs wherever the kernel reaches (spconv's ``SparseConv``).
+    """:class:`ConvNormAct` with an output at each site whose kernel window has an input voxel.
+
+    spconv calls such a convolution ``SparseConv3d``.
 
     Args:
       in_channels, out_channels: numbers of channels.
