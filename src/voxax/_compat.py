@@ -1228,8 +1228,8 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
     Bodies of inner functions and loops are searched too, once each.
 
     Returns:
-      ``[(equation, jax.named_scope path, place)]`` in the order of the program. The place has one
-      equation index per nested jaxpr, the outermost first.
+      ``[(equation, jax.named_scope path, place)]`` in the order of the program. The place has the
+      index of the equation in each of the nested jaxprs, outermost first.
     """
     found: list[tuple[Any, str, Place]] = []
 
@@ -1320,7 +1320,7 @@ def coordinator() -> tuple[Any, str] | None:
     """Return JAX's key-value client, which the processes of one distributed job share, or None.
 
     Returns:
-      ``(client, a name for the job)``. It is None for a single process, before
+      ``(client, a name for the job)``. The result is None for a single process, before
       ``jax.distributed.initialize``, after its ``shutdown``, and in versions of JAX that keep the
       client elsewhere. The client has ``key_value_set(key, text, allow_overwrite=)`` and
       ``blocking_key_value_get(key, milliseconds)``.

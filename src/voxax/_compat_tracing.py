@@ -46,7 +46,7 @@ _patching = threading.RLock()
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One operation, recorded while tracing; ``values`` are its results once computed."""
+    """One operation, recorded while tracing; ``values`` has its results once they are computed."""
 
     primitive: Any
     inputs: tuple[Any, ...]

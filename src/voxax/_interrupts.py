@@ -98,7 +98,7 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
     Ctrl-C raises :class:`KeyboardInterrupt` again.
 
     Args:
-      first: a function to call at the first SIGTERM or SIGHUP, before the exception.
+      first: a function to call at the first SIGTERM or SIGHUP, before the exception is raised.
     """
     ending = Ending(first)
     if threading.current_thread() is not threading.main_thread():  # others set no handler

@@ -62,9 +62,10 @@ def find_neighbors(
     rows: int,
     threads: int = 1,
 ) -> np.ndarray:
-    """Return the row of ``center + offset`` in ``sorted_rows``, or -1, as ``int32[rows, K]``.
+    """Return ``int32[rows, K]``: the row of each ``center + offset`` in ``sorted_rows``, or -1.
 
-    The arguments are those of :func:`voxax.coords.host.find_neighbors`.
+    Rows after those of ``centers`` are -1. The arguments are those of
+    :func:`voxax.coords.host.find_neighbors`.
 
     Raises:
       ValueError: the shapes of the arrays do not match, or `rows` is less than the number of
@@ -113,6 +114,7 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
     """List the pairs of input and output rows of a kernel map, tap by tap.
 
     `neighbors` is ``int32[rows, K]``, the input row of each output row at each of K taps, or -1.
+    The result has space for `places` pairs.
 
     Returns:
       ``(pairs int32[2, places], starts int32[K + 1])``. ``pairs[0]`` has the input rows and

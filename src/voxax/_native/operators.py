@@ -83,8 +83,8 @@ def differentiable_operator(
 ) -> Body:
     """Return a differentiable function that runs operators on CPUs, ``portable`` elsewhere.
 
-    It is made by :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls on a CPU
-    compile nothing.
+    The function is made by :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls
+    on a CPU compile nothing.
 
     Args:
       name: name of the primitive.

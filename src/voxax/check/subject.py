@@ -25,9 +25,9 @@ class Subject:
     """The function or module that is checked, in the form of a pure function.
 
     `target` is the object that the user gave, and `called` is the callable with the user's
-    parameters. `function` takes the arguments that :meth:`inputs` returns: `first`, which is the
-    state of a module and else empty, before the user's arguments. `module_names` has the paths of
-    all submodules, and `paths` has the path of a submodule by the ``id`` of its object.
+    parameters. `function` takes `first`, then the user's arguments; `first` has the state of a
+    module, and is empty for a function. `module_names` has the paths of all submodules, and `paths`
+    has the path of a submodule by the ``id`` of its object.
     """
 
     target: Any

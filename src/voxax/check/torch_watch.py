@@ -4,8 +4,8 @@ The module runs as ``torch.export`` runs it: ``torch.compiler.is_compiling()`` r
 
 Two modes of PyTorch record. The outer mode sees the functions that the program calls. The inner
 mode sees every operator that these functions run, also in code that is not the user's. No list of
-operators with data-dependent result sizes is needed: PyTorch tags its operators, and an operator of
-another library shows it in its kernel for tensors without values.
+operators with data-dependent result sizes is needed: PyTorch tags its own operators, and those of
+other libraries show such sizes when applied to tensors without values.
 """
 
 from __future__ import annotations

@@ -180,7 +180,8 @@ class _Value:
     """A value in a jaxpr, as if all calls were inlined.
 
     `made` is the operation that computed the value. `literal` is the number, if the value is a
-    constant. Both are None for an input of the program.
+    constant. Both are None for an input of the program. `inside` is the same value within the body
+    of a call with a custom derivative.
     """
 
     aval: Any

@@ -39,7 +39,8 @@ class AnchorTrainer(DetectorTrainer):
     Args:
       model: the detector.
       optimizer: an optax transformation.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
       num_classes: number of classes of the model.
       anchors: anchors, one for each class; None takes the anchors of KITTI's classes.
       box_weight, direction_weight: factors on the box loss and on the direction loss. The factor on

@@ -290,7 +290,7 @@ class GroundDetector(Module):
         self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
 
     def encode(self, voxels: Voxels) -> Voxels:
-        """Run the sparse backbone. ``num_dropped`` of its output counts rows lost to capacity."""
+        """Return the sparse backbone's output; its ``num_dropped`` counts rows lost to capacity."""
         return self.backbone_3d(voxels)
 
     def predictions(self, encoded: Voxels) -> Any:

@@ -100,7 +100,8 @@ class CenterTrainer(DetectorTrainer):
     Args:
       model: a :class:`voxax.models.centerpoint.CenterDetector`. All voxels must lie in its grid.
       optimizer: an optax transformation.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
       groups: class numbers of each head of the model; None is one head for all classes.
       num_classes: number of classes of all heads together.
       box_weight: factor on the box loss; the factor on the heat map loss is 1.

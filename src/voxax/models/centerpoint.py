@@ -54,7 +54,7 @@ class Branches(Module):
     """Stacks of layers that share one input: for each class group, one stack per quantity.
 
     Args:
-      groups: class numbers of each group. Its heat map has one channel for each class.
+      groups: class numbers of each group. A group's heat map has one channel for each class.
       branches: number of channels of each other quantity, by name.
       hidden: function that makes a hidden layer.
       last: function from a number of channels and an initial bias to the last layer of a stack.

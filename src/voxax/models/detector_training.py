@@ -20,7 +20,8 @@ class DetectorTrainer(StepTrainer):
 
     Args:
       model, optimizer, keep_programs: as in :class:`voxax.models.training.StepTrainer`.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
       axis_name: name of the mapped axis over which lost rows are summed; None is for one device.
       search: arguments of :func:`voxax.models.found_boxes` for the evaluation.
     """

@@ -487,8 +487,8 @@ class Trainer(StepTrainer):
     """Trainer of a network that classifies voxels or scenes.
 
     If the network returns one row of logits per scene, rows lost inside the network cannot be
-    counted. :class:`voxax.models.classifier.SceneTrainer` counts them. It takes a network that
-    returns Voxels of logits, and averages the logits of each scene.
+    counted. :class:`voxax.models.classifier.SceneTrainer` counts them. That trainer takes a network
+    that returns Voxels of logits, and averages the logits of each scene.
 
     Args:
       model: a module from Voxels to Voxels of logits, with labels ``int[capacity]``; or to logits

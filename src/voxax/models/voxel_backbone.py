@@ -257,8 +257,8 @@ def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
 def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
     """Check that voxels lie inside of a grid, and return them.
 
-    A network on a grid loses voxels outside of it, because they reach no site of a later level. A
-    traced call does not raise, but adds their number to ``num_dropped`` of the result.
+    A network on a grid loses voxels outside of the grid, because they reach no site of a later
+    level. A traced call does not raise, but adds their number to ``num_dropped`` of the result.
 
     Args:
       voxels: the voxels.

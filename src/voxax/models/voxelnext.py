@@ -156,7 +156,7 @@ def _backbone_names() -> tuple[Any, ...]:
 def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels:
     """Sum the features of several levels over each column of voxels, along z.
 
-    A voxel of a later level is added to the first level's column at its lower corner.
+    A voxel of a later level is added to the first level's column at the voxel's lower corner.
 
     Args:
       levels: voxels with axes x, y, z and the same channels. Each level has twice the stride of the
