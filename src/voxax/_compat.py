@@ -65,7 +65,7 @@ def current_trace() -> Any:
 
 
 def may_live_with(value: Any, mark: Any) -> bool:
-    """Return False if two arrays are known to be tracers of different traces, else True."""
+    """Return False if two arrays are known to have different traces, or only one has a trace."""
     traces = _trace_of(value), _trace_of(mark)
     return traces[0] is traces[1] or any(trace is _UNKNOWN for trace in traces)
 

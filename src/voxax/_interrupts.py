@@ -55,7 +55,8 @@ class Ending:
     def status(self, status: int) -> int:
         """Return the exit status to use for a command that ended with ``status``.
 
-        If a signal came, 128 + its number replaces the statuses 0 and 130 (Ctrl-C).
+        If SIGTERM or SIGHUP came, 128 + the signal's number replaces the statuses 0 and 130
+        (Ctrl-C).
         """
         return 128 + self.number if self.number is not None and status in (0, 130) else status
 
@@ -166,7 +167,7 @@ def _is_waited_for(number: int, handler: object) -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Return a context that delays the :class:`KeyboardInterrupt` of a Ctrl-C to its own end.
+    """Return a context that delays Ctrl-C: :class:`KeyboardInterrupt` comes when the context ends.
 
     Inside :func:`ended_by_signals`, SIGTERM and SIGHUP are delayed too.
     """

@@ -243,7 +243,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Return True if a call of the function `api` does not fix its result's size by an argument."""
+    """Return True if a call of `api` lacks its size argument, as listed in ``SIZE_ARGUMENT``."""
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
     if len(call.args) > 2 and api.startswith("segment"):

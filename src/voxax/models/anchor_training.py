@@ -49,7 +49,7 @@ class AnchorTrainer(DetectorTrainer):
       max_candidates, max_boxes, min_score: ``max_boxes``, ``max_selected`` and ``min_score`` of
         :func:`voxax.models.found_boxes`, for each scene.
       axis_name: name of the mapped axis of a program that runs on several devices. Losses are
-        averaged over it, and lost rows are summed. None is for one device.
+        averaged over it, and numbers of rows lost to capacity are summed. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:

@@ -113,8 +113,8 @@ class CenterTrainer(DetectorTrainer):
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score, radii: ``max_boxes``, ``max_selected``, ``min_score``
         and ``radii`` of :func:`voxax.models.found_boxes`, for each group and scene.
-      axis_name: name of the mapped axis of a program that runs on several devices. Losses and lost
-        rows are combined over it. None is for one device.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses and
+        counts of rows lost to capacity are combined over it. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:

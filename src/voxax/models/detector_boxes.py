@@ -154,7 +154,7 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield ``(class number, output with only its logits, all anchors)`` per class of a head."""
+    """Yield ``(class number, output with its logits only, all anchors)`` for a head's classes."""
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
         raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")
