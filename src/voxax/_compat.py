@@ -65,7 +65,7 @@ def current_trace() -> Any:
 
 
 def may_live_with(value: Any, mark: Any) -> bool:
-    """Return False if two arrays are known to belong to different traces, else True."""
+    """Return False if two arrays are known to have different traces, or only one has a trace."""
     traces = _trace_of(value), _trace_of(mark)
     return traces[0] is traces[1] or any(trace is _UNKNOWN for trace in traces)
 
@@ -250,7 +250,7 @@ def origin(value: Any) -> Any:
 
 
 def _operand(tracer: Any) -> Any:
-    """Return the operand that the operation returned unchanged as ``tracer``, or ``tracer``."""
+    """Return the operand that an operation returned unchanged as ``tracer``, or ``tracer``."""
     equation, variable = _private(tracer, "parent"), _private(tracer, "val")
     operands = _private(equation, "in_tracers")
     if equation is None or operands is None or variable is None:
@@ -263,7 +263,7 @@ def _operand(tracer: Any) -> Any:
 
 
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
-    """Return the index of the operand that an equation returns unchanged as a result, or None."""
+    """Return which operand an equation returns unchanged as ``variable``: its index, or None."""
     made = _private(equation, "outvars", ())
     place = next((i for i, out in enumerate(made) if out is variable), None)
     name = _private(_private(equation, "primitive"), "name")
@@ -304,7 +304,7 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Return the index of the argument that is, unchanged, result ``place`` of a jaxpr, or None."""
+    """Return which argument a jaxpr returns unchanged as result ``place``: its index, or None."""
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -903,7 +903,7 @@ def _is_partitioned(context: Any) -> bool:
 
 
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
-    """Return the abstract value of an output that is not split, on the same mesh as ``operand``.
+    """Return the abstract value of an output ``out``, unsplit, on the same mesh as ``operand``.
 
     The output varies over the same axes of an enclosing ``shard_map`` as the operand.
     """
@@ -1110,7 +1110,7 @@ def ptx_version(generation: str) -> int:
 
 
 def assembled_ptx() -> int | None:
-    """Return the newest PTX version, times ten, that JAX's ptxas takes, or None if unknown."""
+    """Return the newest PTX version, times ten, that JAX's ptxas accepts, or None if unknown."""
     plugin = importlib.util.find_spec("jax_cuda12_plugin")
     package = "nvidia-cuda-nvcc" if plugin is None else "nvidia-cuda-nvcc-cu12"
     try:
@@ -1178,7 +1178,7 @@ def _lower_triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...],
 ) -> Any:
-    """Lower ``triton_call`` to JAX's custom call, with PTX code, or an AMD code file's name."""
+    """Lower ``triton_call`` to JAX's custom call, with PTX code or the name of an AMD code file."""
     arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
     types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
     made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages, options)
@@ -1228,7 +1228,8 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
     Bodies of inner functions and loops are searched too, once each.
 
     Returns:
-      ``[(equation, jax.named_scope path, place)]`` in the order of the program.
+      ``[(equation, jax.named_scope path, place)]`` in the order of the program. The place has the
+      index of the equation in each of the nested jaxprs, outermost first.
     """
     found: list[tuple[Any, str, Place]] = []
 
@@ -1248,7 +1249,7 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 def watch(
     closed: Any, arguments: Sequence[Any], *primitives: Primitive
 ) -> list[tuple[Any, tuple[Any, ...], Place]]:
-    """Evaluate a closed jaxpr, and return the operand values of each use of ``primitives``.
+    """Evaluate a closed jaxpr on ``arguments``; return operands of each use of ``primitives``.
 
     Uses inside called functions (jit, remat, custom derivatives) are included; uses inside loops,
     branches and ``shard_map`` are not.
@@ -1319,7 +1320,7 @@ def coordinator() -> tuple[Any, str] | None:
     """Return JAX's key-value client, which the processes of one distributed job share, or None.
 
     Returns:
-      ``(client, a name for the job)``. It is None for a single process, before
+      ``(client, a name for the job)``. The result is None for a single process, before
       ``jax.distributed.initialize``, after its ``shutdown``, and in versions of JAX that keep the
       client elsewhere. The client has ``key_value_set(key, text, allow_overwrite=)`` and
       ``blocking_key_value_get(key, milliseconds)``.

@@ -1,6 +1,6 @@
 """Tracing for ``voxax.check`` that goes on where Python code needs the value of a tracer.
 
-JAX raises at the first such place. Here every such request goes to a handler, which may return
+JAX raises at the first request for a value. Here every request goes to a handler, which may return
 the value that the tracer has for example inputs. This needs private parts of JAX. They are separate
 from ``_compat``, so that a version of JAX that moves them only breaks ``voxax.check``.
 """
@@ -46,7 +46,7 @@ _patching = threading.RLock()
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One operation, recorded while tracing; ``values`` are its results once computed."""
+    """One operation, recorded while tracing; ``values`` has its results once they are computed."""
 
     primitive: Any
     inputs: tuple[Any, ...]
@@ -100,7 +100,7 @@ class ExampleTrace(core.Trace):
         self.end: float | None = None  # of time.monotonic()
 
     def argument(self, value: Any, label: str) -> ExampleTracer:
-        """Return a tracer for an input whose example is ``value``."""
+        """Return a tracer for the input named ``label``, whose example is ``value``."""
         value = jax.numpy.asarray(value) if not is_key(value) else value
         tracer = ExampleTracer(self, core.typeof(value), None, 0, value)
         self.given += getattr(value, "nbytes", 0)
@@ -460,7 +460,7 @@ def of_checkify(recorded: Any) -> bool:
 
 
 def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Trace ``function(*values)``, and return the tracers that something still refers to then.
+    """Trace ``function(*values)``, and return the tracers that something refers to afterwards.
 
     The result is ``[(tracer, JAX's text about the object that refers to it)]``. Tracers that are
     operands of other leaked tracers are left out.

@@ -45,19 +45,23 @@ class Ending:
             raise KeyboardInterrupt
 
     def again(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C after a first signal: let the watching thread end the process first."""
+        """Handle Ctrl-C after SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` after a moment.
+
+        Before that, the thread of :func:`_second_ends` normally ends the process.
+        """
         time.sleep(10 * _MOMENT)
         signal.default_int_handler(number, frame)
 
     def status(self, status: int) -> int:
         """Return the exit status to use for a command that ended with ``status``.
 
-        If a signal came, 128 + its number replaces the statuses 0 and 130 (Ctrl-C).
+        If SIGTERM or SIGHUP came, 128 + the signal's number replaces the statuses 0 and 130
+        (Ctrl-C).
         """
         return 128 + self.number if self.number is not None and status in (0, 130) else status
 
     def finish(self) -> None:
-        """Only note later signals and Ctrl-C until :meth:`leave`; a second one ends the process.
+        """Record a later signal or Ctrl-C for :meth:`leave`; let a second one end the process.
 
         Call it when a command is done. While Python then joins its threads, an exception would be
         printed, but would not change the exit status.
@@ -78,7 +82,7 @@ class Ending:
     def leave(self) -> None:
         """End the process with the exit status of a signal, if one came after :meth:`finish`.
 
-        Register this method with ``atexit`` first, so that functions of other modules run before.
+        Register this method with ``atexit`` before all other functions, so that it runs last.
         """
         if self._late is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -90,12 +94,12 @@ class Ending:
 def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[Ending]:
     """Return a context in which SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` like Ctrl-C.
 
-    A signal that was ignored before, or that has a handler, keeps this handling. A second signal
-    ends the process immediately, whatever it does. Only a second Ctrl-C after a first Ctrl-C raises
-    :class:`KeyboardInterrupt` again.
+    A SIGTERM or SIGHUP that the process ignores or handles already is left alone. A second signal
+    ends the process immediately, whatever the process does. Only a second Ctrl-C after a first
+    Ctrl-C raises :class:`KeyboardInterrupt` again.
 
     Args:
-      first: a function to call at the first SIGTERM or SIGHUP, before the exception.
+      first: a function to call at the first SIGTERM or SIGHUP, before the exception is raised.
     """
     ending = Ending(first)
     if threading.current_thread() is not threading.main_thread():  # others set no handler
@@ -117,9 +121,10 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
 
 @contextlib.contextmanager
 def _second_ends(numbers: list[int]) -> Iterator[None]:
-    """Return a context in which a second signal ends the process.
+    """Return a context in which a second signal ends the process, unless both are Ctrl-C.
 
-    A thread reads the signals, so this works even while the main thread runs no Python code.
+    The signals are Ctrl-C and ``numbers``. A thread reads them, so this works even while the main
+    thread runs no Python code.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -162,7 +167,7 @@ def _is_waited_for(number: int, handler: object) -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Return a context that delays Ctrl-C to its end, where it raises :class:`KeyboardInterrupt`.
+    """Return a context that delays Ctrl-C: :class:`KeyboardInterrupt` comes when the context ends.
 
     Inside :func:`ended_by_signals`, SIGTERM and SIGHUP are delayed too.
     """

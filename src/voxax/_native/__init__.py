@@ -1,8 +1,9 @@
 """The native library: C++ kernels for CPUs, which XLA programs and NumPy code of voxax call.
 
-The library is optional. If it is missing, cannot be loaded, or does not fit the installed jaxlib's
-foreign function interface, :func:`unavailable` returns the reason, and ordinary JAX code runs
-instead. It is loaded at the first use. The environment variable ``VOXAX_NATIVE=off`` disables it.
+The library is optional. If it is missing, cannot be loaded, or does not support the installed
+jaxlib's foreign function interface, :func:`unavailable` returns the reason, and ordinary JAX code
+runs instead. It is loaded at the first use. The environment variable ``VOXAX_NATIVE=off`` disables
+it.
 """
 
 from __future__ import annotations
@@ -93,13 +94,13 @@ def target(name: str) -> str:
 
 
 def simd() -> str | None:
-    """Return the instruction set in use (``avx512``, ``avx2``, ``portable``); None if unloaded."""
+    """Return the kernels' instruction set (``avx512``, ``avx2``, ``portable``); None if absent."""
     library, _ = _loaded()
     return None if library is None else library.voxax_simd().decode()
 
 
 def fingerprint() -> str | None:
-    """Return a digest of the library's file, and its instruction set; None if unloaded."""
+    """Return a digest of the library's file and instruction set, or None without the library."""
     path, used = _path(), simd()
     return None if path is None or used is None else f"{_digest(path)} {used}"
 
@@ -164,7 +165,7 @@ def _interface() -> tuple[int, int] | None:
 
 @functools.cache
 def library() -> tuple[ctypes.CDLL | None, str | None]:
-    """Open the library at the first call; return ``(library, None)`` or ``(None, reason)``."""
+    """Open the library at the first call; return ``(library, None)``, or ``(None, why not)``."""
     if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
         return None, "the native kernels are switched off by VOXAX_NATIVE"
     path = _path()
@@ -180,7 +181,7 @@ def library() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _path() -> Path | None:
-    """Find the library's file, or None. An editable install has two folders of this package."""
+    """Return the path of the library's file in one of this package's folders, or None."""
     name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
     paths = (Path(folder) / name for folder in __path__)
     return next((path for path in paths if path.is_file()), None)

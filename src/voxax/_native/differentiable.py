@@ -33,7 +33,7 @@ def differentiable_on_cpu(
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    Its first result can be differentiated, the other results cannot. Programs of ``jax.export``
+    The returned function can be differentiated in its first result only. Programs of ``jax.export``
     contain the portable implementation.
 
     Args:
@@ -53,7 +53,7 @@ def differentiable_on_cpu(
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
-        """Return the first result as a function of the arguments at ``moves``, and their values."""
+        """Return ``(f, values)``: ``f(*values)``, with ``arrays[moves]``, is the first result."""
 
         def function(*moved: Any) -> jax.Array:
             return portable(*_replaced(arrays, moves, moved), **dict(static))[0]
@@ -163,9 +163,9 @@ def _primitive(
 ) -> Any:
     """Create a primitive with several results.
 
-    It runs ``native`` on CPUs with the library, ``on_tpu`` on TPUs if given, and otherwise
-    ``portable``. ``shapes`` takes abstract values of the arguments, and returns one abstract value
-    for each result.
+    The primitive runs ``native`` on CPUs with the library, ``on_tpu`` on TPUs if given, and
+    otherwise ``portable``. ``shapes`` takes abstract values of the arguments, and returns one
+    abstract value for each result.
     """
 
     def run(platform: str, *args: Any, **params: Any) -> Any:
@@ -187,7 +187,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return the JVP rule of a primitive, which differentiates its portable function ``body``."""
+    """Return a JVP rule for a primitive that differentiates ``body``, its plain JAX function."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

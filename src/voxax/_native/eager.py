@@ -64,7 +64,7 @@ def on_host(body: HostBody) -> Callable[..., Any]:
 
 
 def _place(args: Sequence[Any]) -> tuple[Any, bool] | None:
-    """Return the CPU that computes with the operands, and whether any operand is committed to it.
+    """Return ``(CPU to compute on, whether an operand is committed to it)``, or None.
 
     As under ``jit``, operands that are not committed to a device are computed on the default
     device. The result is None if no single CPU of this process can compute, or JAX checks for NaN.

@@ -1,7 +1,7 @@
 """Native functions on voxel coordinates for NumPy arrays, which need neither JAX nor a device.
 
-They are called through ctypes, which releases the GIL. They run on the calling thread unless
-`threads` is larger than 1, so they work in any number of forked processes.
+They are called through ctypes, which releases the GIL. They run on the calling thread unless their
+argument `threads` is larger than 1, so they work in any number of forked processes.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ def find_neighbors(
     rows: int,
     threads: int = 1,
 ) -> np.ndarray:
-    """Return the row of ``center + offset`` in ``sorted_rows``, or -1, as ``int32[rows, K]``.
+    """Return ``int32[rows, K]``: the row of each ``center + offset`` in ``sorted_rows``, or -1.
 
-    The arguments are those of :func:`voxax.coords.host.find_neighbors`.
+    Rows after those of ``centers`` are -1. The arguments are those of
+    :func:`voxax.coords.host.find_neighbors`.
 
     Raises:
-      ValueError: the shapes of the arrays do not fit, or `rows` is less than the number of centers.
+      ValueError: the shapes of the arrays do not match, or `rows` is less than the number of
+        centers.
     """
     width = sorted_rows.shape[1]
     if centers.shape[1:] != (width,) or offsets.shape[1:] != (width - 1,) or rows < len(centers):
@@ -92,12 +94,12 @@ def find_neighbors(
 
 
 def takes_table(neighbors: np.ndarray) -> bool:
-    """Return whether :func:`invert_table` and :func:`list_pairs` support this table."""
+    """Return whether :func:`invert_table` and :func:`list_pairs` are available for this table."""
     return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
 
 
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
-    """Return the output row that reads each input row at each of K taps, ``int32[in_rows, K]``.
+    """Return ``int32[in_rows, K]``, the output row that reads each input row at each of K taps.
 
     `neighbors` is the table of the opposite direction: ``int32[rows, K]``, the input row that each
     output row reads at each tap. -1 means "none" in both tables.
@@ -112,6 +114,7 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
     """List the pairs of input and output rows of a kernel map, tap by tap.
 
     `neighbors` is ``int32[rows, K]``, the input row of each output row at each of K taps, or -1.
+    The result has space for `places` pairs.
 
     Returns:
       ``(pairs int32[2, places], starts int32[K + 1])``. ``pairs[0]`` has the input rows and
@@ -134,12 +137,12 @@ def takes_positions(local: np.ndarray) -> bool:
 def find_cells(
     local: np.ndarray, scale: Any, inverse: Any, edge: Any, size: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the grid cell of each position, ``int32[N, D]``, and whether it has one, ``bool[N]``.
+    """Return each position's grid cell, ``int32[N, D]``, and whether the grid has it, ``bool[N]``.
 
     For the arguments see :func:`voxax.geometry.cells.cells`.
 
     Raises:
-      ValueError: the lattice and the positions differ in their number of axes.
+      ValueError: the grid and the positions differ in their number of axes.
     """
     rows, axes = local.shape
     lattice = [

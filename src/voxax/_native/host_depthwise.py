@@ -34,11 +34,11 @@ def depthwise(
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
       y: the result, ``[M, C]`` of the same dtype; for ``wgrad`` ``[K, C]``.
       wgrad: whether to compute ``y[k] = sum_m x[neighbors[m, k]] * w[m]`` instead.
-      reverse: whether tap k of the map multiplies ``w[K - 1 - k]``.
+      reverse: whether tap k of ``neighbors`` multiplies ``w[K - 1 - k]``.
       threads: the largest number of threads.
 
     Raises:
-      ValueError: the shapes or dtypes do not fit, or ``neighbors`` has rows outside of ``x``.
+      ValueError: the shapes or dtypes do not match, or ``neighbors`` has rows outside of ``x``.
     """
     (rows, taps), channels = neighbors.shape, x.shape[1]
     given, made = ((rows, taps) if wgrad else (taps, rows)), y.shape

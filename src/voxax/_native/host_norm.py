@@ -39,7 +39,7 @@ def batch_norm(
       scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 if ``x`` is float64.
       residual: ``[N, C]`` in the dtype of ``x``, added before ReLU, or None.
       y: the result, ``[N, C]`` in the dtype of ``x``; None only computes the returned values.
-      momentum, epsilon, training, relu: as for that function.
+      momentum, epsilon, training, relu: as in that function.
       threads: the largest number of threads.
 
     Returns:
@@ -47,7 +47,7 @@ def batch_norm(
       running averages of mean and variance.
 
     Raises:
-      ValueError: the shapes or dtypes do not fit.
+      ValueError: the shapes or dtypes do not match.
     """
     rows = tuple(array for array in (x, y, residual) if array is not None)
     _check(rows, valid, (scale, bias, old_mean, old_variance))

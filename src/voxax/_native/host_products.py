@@ -46,14 +46,14 @@ def product(
       weight: ``[K, C_in, C_out]`` of the same dtype, with any strides.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
       y: the result, ``[M, C_out]`` of the same dtype, fastest if its address is a multiple of 64.
-      order: ``int32[M]``, the row of ``y`` for each row of the map; None means the same row.
+      order: ``int32[M]``, the row of ``y`` for each row of ``neighbors``; None means the same row.
       bias: ``[C_out]`` of the same dtype, added to every row, or None.
       relu: whether to set negative results to 0.
-      reverse: whether tap k of the map multiplies ``weight[K - 1 - k]``.
+      reverse: whether tap k of ``neighbors`` multiplies ``weight[K - 1 - k]``.
       threads: the largest number of threads.
 
     Raises:
-      ValueError: the shapes or dtypes do not fit, or ``neighbors`` has rows outside of ``x``.
+      ValueError: the shapes or dtypes do not match, or ``neighbors`` has rows outside of ``x``.
     """
     taps, depth, columns = weight.shape
     fits = x.shape[1] == depth and neighbors.shape[1] == taps
@@ -86,7 +86,7 @@ def weight_product(
       x, neighbors, threads: as in :func:`product`.
       dy: the gradient of the outputs, ``[M, C_out]`` of the same dtype.
       dw: the result, ``[K, C_in, C_out]`` of the same dtype.
-      order: ``int32[M]``, the row of ``dy`` for each row of the map; None means the same row.
+      order: ``int32[M]``, the row of ``dy`` for each row of ``neighbors``; None means the same row.
 
     Raises:
       ValueError: as in :func:`product`.
@@ -112,7 +112,8 @@ def extreme_rows(
 ) -> np.ndarray:
     """Return the row of ``x`` with the largest or smallest value in each window and channel.
 
-    Window m has the rows ``neighbors[m]`` except -1. The result is ``int32[M, C]``, -1 if empty.
+    Window m has the rows ``neighbors[m]`` except -1. The result is ``int32[M, C]``, -1 for empty
+    windows.
     """
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
     sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]

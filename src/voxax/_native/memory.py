@@ -63,7 +63,7 @@ _UNUSED = _references([np.empty(0)], 0)
 
 
 def _forget() -> None:
-    """Drop kept memory and the lock in a forked process, as no thread there may free the lock."""
+    """Drop the pool and its lock in a forked process, where no thread could release the lock."""
     global _lock
     _lock = threading.Lock()
     _kept.clear()

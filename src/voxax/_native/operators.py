@@ -63,7 +63,7 @@ def on_numpy(
     The arguments are those of :func:`by_xla`; ``in_place`` is ignored.
 
     Raises:
-      ValueError: the shapes or dtypes do not fit.
+      ValueError: the shapes or dtypes do not match.
     """
     del in_place
     dense = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in arrays]
@@ -83,8 +83,8 @@ def differentiable_operator(
 ) -> Body:
     """Return a differentiable function that runs operators on CPUs, ``portable`` elsewhere.
 
-    It is made by :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls on a CPU
-    compile nothing.
+    The function is made by :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls
+    on a CPU compile nothing.
 
     Args:
       name: name of the primitive.

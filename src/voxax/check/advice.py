@@ -1,6 +1,7 @@
-"""The texts of advice for each code of finding: what to write instead of code that XLA refuses.
+"""Advice on each problem that the checker reports: what to write instead of code that XLA refuses.
 
-Every possible value of :attr:`Finding.fix` is here, so that tests can check each text.
+A problem has a code, such as VX101. Every possible value of :attr:`Finding.fix` is here, so that
+tests can check each text.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _FLAGS = {
 
 
 def classify(question: Question) -> Finding:
-    """Return the finding for a recorded read of a traced value in a JAX program."""
+    """Return the finding (code, message, advice) for a read of a traced value in a JAX program."""
     chain = enclosing(question.place.site)
     code, subject = _code(question, chain)
     text = _message(code, question)
@@ -72,7 +72,7 @@ def classify(question: Question) -> Finding:
 
 
 def classify_torch(question: Question) -> Finding:
-    """Return the finding for a recorded read of a tensor's value in a PyTorch program."""
+    """Return the finding (code, message, advice) for a read of a tensor's value in PyTorch."""
     chain = enclosing(question.place.site)
     code, subject = _torch_code(question, chain)
     text = _message(code, question)
@@ -108,7 +108,7 @@ _TORCH_SIZES = {
 
 
 def _branched(key: str, branch: ast.AST | None) -> str:
-    """Return the key of the advice for an ``if``, which depends on statements such as ``raise``."""
+    """Return the key in ADVICE: `key`, with a suffix if the ``if`` has a ``raise`` or ``break``."""
     sides = (*branch.body, *branch.orelse) if isinstance(branch, ast.If) else ()
     if any(isinstance(side, ast.Raise) for side in sides):
         return f"{key} raises"
@@ -149,7 +149,10 @@ def _suggestion(
 
 
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the finding's code, such as VX101, and the syntax node it is about, for JAX."""
+    """Return ``(code, syntax node)`` of the finding for a value that a JAX program reads.
+
+    `chain` has the syntax nodes that contain the read, innermost first.
+    """
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript)
@@ -175,7 +178,10 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 
 
 def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the finding's code, such as VX101, and the syntax node it is about, for PyTorch."""
+    """Return ``(code, syntax node)`` of the finding for a value that a PyTorch program reads.
+
+    `chain` has the syntax nodes that contain the read, innermost first.
+    """
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
@@ -200,7 +206,11 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the finding's code for a condition, and the node it controls, such as an ``if``."""
+    """Return ``(code, syntax node)`` of the finding for a value that is read as a condition.
+
+    The node is an ``if``, for example. `chain` has the syntax nodes that contain the read,
+    innermost first.
+    """
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -220,7 +230,7 @@ def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the finding's code and node for a call of a JAX function that needs static values."""
+    """Return ``(code, node)`` if a JAX function that needs a static value gets a traced one."""
     api, inside = question.place.api or "", set(question.place.inside)
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
@@ -233,7 +243,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Return True if a call lacks the argument (``SIZE_ARGUMENT``) that fixes its result's size."""
+    """Return True if a call of `api` lacks its size argument, as listed in ``SIZE_ARGUMENT``."""
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
     if len(call.args) > 2 and api.startswith("segment"):
@@ -242,7 +252,7 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
 
 
 def _bound(api: str, call: ast.AST | None) -> str:
-    """Return advice on the argument that fixes the size of a result, or an empty string."""
+    """Return advice on the argument of `api` that fixes its result's size, or an empty string."""
     if lacks_size(api, call):
         return ADVICE["VX106 with an argument"].format(api=api, argument=SIZE_ARGUMENT[api])
     parameters = _parameters(api)
@@ -264,7 +274,10 @@ def _parameters(api: str) -> Sequence[str]:
 
 
 def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return code and node for a value that becomes a Python number, from the number's use."""
+    """Return ``(code, syntax node)`` of the finding for a value that becomes a Python number.
+
+    The use of the number decides, such as a slice. `chain` is as in :func:`condition_of`.
+    """
     if found := _role(chain):
         return found
     code = next((code for code, _, _ in _later_roles(chain)), "VX108")
@@ -274,7 +287,11 @@ def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 def _later_roles(
     chain: Sequence[ast.AST],
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
-    """Yield ``(code, chain, node)`` of each later use of the name that a number is assigned to."""
+    """Yield ``(code, chain, node)`` of each later use of a name to which a number is assigned.
+
+    `chain` has the syntax nodes that contain the number, a yielded chain those that contain the
+    use, innermost first.
+    """
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
         for use in _loads(function, name, statement):
@@ -283,7 +300,10 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """Return code and node of the construct that uses a chain's innermost expression, or None."""
+    """Return ``(code, node)`` of the construct that uses ``chain[0]``, such as a slice or loop.
+
+    The result is None if there is no such construct. `chain` is as in :func:`condition_of`.
+    """
     if cut := cut_of(chain):
         return "VX104", cut
     inner: ast.AST | None = None
@@ -312,9 +332,10 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 
 
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
-    """Return True for a loop or comprehension over the entries of an expression.
+    """Return True if `node` is a loop or comprehension over the entries of the expression `inner`.
 
-    Up to Python 3.12, Python reports the whole loop as the place that reads the entries.
+    `inner` is None if Python reported the whole loop as the place of the read, as it does up to
+    3.12.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner
@@ -327,7 +348,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
-    """Return the subscript whose slice contains the chain's innermost expression, or None."""
+    """Return the subscript, as ``x[:n]``, whose slice has the expression ``chain[0]``, or None."""
     inside = False
     for node in chain:
         inside = inside or isinstance(node, ast.Slice)
@@ -350,7 +371,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:
-    """Return the reads of a name after a statement, as chains of nodes with the innermost first."""
+    """Return, for each read of `name` below the statement `after`, its nodes, innermost first."""
     if function is None or after is None:
         return []
     found: list[list[ast.AST]] = []

@@ -18,7 +18,7 @@ from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
-    """How many programs a function compiles to; the verdicts are sorted from best to worst."""
+    """How well a function compiles to one static program; members are sorted from best to worst."""
 
     STATIC = "static"
     PER_VALUE = "static per value"
@@ -178,7 +178,7 @@ class Finding:
         module: str = "",
         reason: str = "",
     ) -> Finding:
-        """Make a finding at a place or a site; the other arguments are attributes of the class."""
+        """Make a finding at the place `where`; other arguments are attributes of the class."""
         site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
         return cls(code, site, message, fix=fix, module=module, callers=callers, reason=reason)
 
@@ -226,7 +226,7 @@ _COMMENT = re.compile(r"#\s*voxax:\s*ignore\[([^\]]*)\]\s*(.*)")
 
 
 def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with `ignored` set to the reason of a comment in the source, if any."""
+    """Return copies whose `ignored` is the reason in a ``# voxax: ignore`` comment, or None."""
     return [dataclasses.replace(f, ignored=_reason(f)) for f in findings]
 
 

@@ -25,7 +25,11 @@ _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 def equations(
     jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
 ) -> Iterator[tuple[Any, str, Any, Place | None]]:
-    """Yield ``(equation, name scope, its jaxpr, its place)`` of each equation, also nested ones."""
+    """Yield ``(equation, name scope, its jaxpr, its place)`` of each equation, also nested ones.
+
+    The place is the user's line that traced the equation. `scope` and `call` are the name scope and
+    the place of the call of `jaxpr`. The library `own`, if any, counts as the user's code.
+    """
     for equation in jaxpr.eqns:
         inner = scope_in(equation, scope)
         where = place_of(equation, call, own)
@@ -35,7 +39,7 @@ def equations(
 
 
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
-    """Find callbacks, transfers, large constants and promotions in a closed jaxpr."""
+    """Find callbacks, transfers, large constants and dtype promotions in a closed jaxpr."""
     found = _constants(closed, definition, own)
     for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
         made = _hazard(equation)
@@ -128,7 +132,7 @@ def _bytes(value: Any) -> int:
 def leaked(
     function: Callable[..., Any], values: Sequence[Any], definition: Site, own: str | None
 ) -> list[Finding]:
-    """Find traced values that something still refers to after the function has returned."""
+    """Find tracers that something still refers to after `function` is traced with `values`."""
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):
         where = place(_compat_tracing.frames_of(tracer), own)

@@ -33,7 +33,10 @@ def examples_of(
     named: Mapping[str, Any],
     also: Sequence[Sequence[Any] | Mapping[str, Any]],
 ) -> list[Inputs]:
-    """Return the first example and the examples in ``also``, as in ``voxax.check.check_static``."""
+    """Return the inputs of all examples: `positional` with `named`, then each example in `also`.
+
+    An example in `also` is a sequence that replaces `positional`, or a dict of changed arguments.
+    """
     first = _bound(function, positional, named)
     names = parameters(function)[: len(first.positional)]
     found = [first]
@@ -88,7 +91,7 @@ def position_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
-    """Return advice about required keyword arguments that are missing, or an empty string."""
+    """Return advice on required keyword arguments of `function` that `named` lacks, or ``""``."""
     missing = [
         p.name
         for p in _known(function)

@@ -56,7 +56,7 @@ class Traced:
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
-    """Check a function of JAX or an nnx module; see :func:`voxax.check.check_static`."""
+    """Check a JAX function or nnx module and return the report; see ``check_static``."""
     subject = subject_of(target)
     site = definition(target)
     own = library_of(site.file)
@@ -100,7 +100,7 @@ def report_of(
     incomplete: str,
     framework: str,
 ) -> Report:
-    """Make the report of a check, with at most one finding for each place and code.
+    """Make the report of a check from `found`: at most one finding for each place and code.
 
     `held` has the names of the Python numbers that must be static. `incomplete` is the reason why
     the search for findings is incomplete, or an empty string.
@@ -144,7 +144,7 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Trace the subject as ``jax.jit`` does, with the Python numbers named in ``held`` static."""
+    """Return the result of tracing as ``jax.jit`` does, with numbers named in ``held`` static."""
     places: list[tuple[Place, str]] = []
 
     thread, usual = threading.get_ident(), warnings.showwarning
@@ -184,7 +184,7 @@ def trace(
 
 @contextlib.contextmanager
 def _replaying(recording: Recording) -> Iterator[None]:
-    """Return a context that answers requests for values as recorded, to trace the same program."""
+    """Return a context in which tracers answer requests for values as in `recording`, in order."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -264,22 +264,25 @@ def _faults(
 
 
 def _keys(recording: Recording, error: _Raised) -> list[Question]:
-    """Return the requests for a value's text, if using such a text as a key raised ``error``.
+    """Return the recorded requests for a tracer's text, if ``error`` says that no such key exists.
 
     Converting a tracer to text succeeds, so JAX raises nothing. The lookup of that text as a key
-    raises the error.
+    raises the error. For any other error the list is empty.
     """
     missing = isinstance(error[0], KeyError | AttributeError) and "Tracer" in str(error[0])
     return recording.texts if missing else []
 
 
 def of_numbers(questions: Sequence[Question], numbers: frozenset[str]) -> list[Question]:
-    """Return the questions whose answers depend only on the Python numbers named in `numbers`."""
+    """Return the requests for values that depend only on the Python numbers named in `numbers`."""
     return [q for q in questions if q.arguments and q.arguments <= numbers]
 
 
 def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> frozenset[str]:
-    """Add questions to `decided`, merged by site, and return all argument names in `decided`."""
+    """Add requests for values to `decided`, and return all argument names in `decided`.
+
+    Requests at one site become one request, with the argument names of all.
+    """
     for question in questions:
         site = question.place.site
         earlier = decided.setdefault(site, question)
@@ -289,7 +292,7 @@ def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> froz
 
 
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
-    """Report a run that was stopped because it took too long or read too many values."""
+    """Return a finding at `where`, else `site`, for a run that took too long or read too much."""
     return Finding.at(
         where or site,
         "VX191",
@@ -327,7 +330,7 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
 
 
 def per_value(finding: Finding, names: frozenset[str], fix: str) -> Finding:
-    """Turn a read of Python numbers, named in `names`, into a finding VX201 with this advice."""
+    """Turn a finding on reads of the Python numbers `names` into VX201, with the advice `fix`."""
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     text = f"the program depends on the Python value of {listed}: one program for each value"
     return dataclasses.replace(finding, code="VX201", message=text, fix=fix)
@@ -354,7 +357,8 @@ def _untraceable(
 
     VX190 is an error of JAX, VX191 an error of the function itself. If the run without compilation
     raises a different error, the tracing error is reported, because only that error reaches the
-    user: JAX checks the carry of a ``scan`` first, for example.
+    user: JAX checks the carry of a ``scan`` first, for example. `known` has ``(file, line)`` of the
+    requests for values. With `ends` False the function does not run again.
     """
     plain = _without_jit(subject, arguments, own) if ends else None
     usual = dry_run(subject.function, arguments, own) if ends else None
@@ -389,7 +393,7 @@ _ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
 
 
 def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Raised | None:
-    """Run the function without any tracing, even of loop bodies, and return its error, or None."""
+    """Run the function without tracing, even of loop bodies; return ``(error, place)`` or None."""
     # Copy the arrays because the function may write into NumPy arrays.
     values = [
         jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value

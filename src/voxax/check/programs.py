@@ -30,7 +30,10 @@ WARNINGS = threading.RLock()
 
 
 def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
-    """Return a hashable key of the arguments; ``jit`` compiles one program for each key."""
+    """Return a hashable key of the arguments: ``jit`` compiles one program for each key.
+
+    Leaves whose names are in `held` count as static.
+    """
     return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
 
 
@@ -55,14 +58,14 @@ def _canonical(value: Any) -> Any:
 
 
 def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
-    """Return the number of programs that ``jit`` compiles for the examples."""
+    """Return the number of programs that ``jit`` compiles; leaves named in `held` are static."""
     return len({signature(a, held) for a in examples})
 
 
 def differences(
     first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
 ) -> list[Finding]:
-    """Report arguments whose shape, dtype or tree structure differs between the examples."""
+    """Report arguments in `others` whose shape, dtype or structure differs from that in `first`."""
     found = []
     shapes: dict[str, set[str]] = {}
     types: dict[str, set[str]] = {}
@@ -102,7 +105,7 @@ def _apart(first: Arguments, other: Arguments) -> str:
 
 
 def typed(kind: tuple[Any, ...]) -> str:
-    """Describe in words the dtype of ``(shape, dtype, is weak)``, and whether the type is weak."""
+    """Return words for the type ``(shape, dtype, is weak)``: the dtype, and whether it is weak."""
     return f"{kind[1]}{' of weak type (a Python number)' if kind[2] else ''}"
 
 
@@ -140,7 +143,7 @@ def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
 
 
 class _Applied:
-    """An equation, and its operands in ``read``: the value of a constant, None for variables."""
+    """An equation, with the values of its operands in ``read``: None for all but constants."""
 
     def __init__(self, equation: Any, constants: dict[Any, Any]):
         self.equation = equation
@@ -227,7 +230,11 @@ def _kind_of(value: Any) -> tuple[Any, ...]:
 def _weakly(
     one: Sequence[Any], two: Sequence[Any], names: Sequence[str | None]
 ) -> list[tuple[int, str]]:
-    """Return ``(index, name)`` of arguments that are a number in one call, an array in another."""
+    """Return ``(index, name)`` of arguments that are a number in one call, an array in the other.
+
+    `one` and `two` have ``(shape, dtype, is weak)`` of each argument; numbers are weak. The list is
+    empty if any two types differ otherwise.
+    """
     if len(one) != len(two):
         return []
     different = [i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
@@ -238,7 +245,7 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return source text of arrays to pass instead of numbers: ``jnp.asarray(1, 'int32')``."""
+    """Return text such as ``jnp.asarray(1, 'int32')`` to pass for each number in `names`."""
     shown = []
     for i, name in names:
         strong = [types[i][1] for _, types in calls if not types[i][2]]
@@ -258,7 +265,7 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
 def fed_back(
     subject: Subject, arguments: Arguments, held: frozenset[str], program: Any, site: Site
 ) -> list[Finding]:
-    """Report state that a caller passes as a number at first and the function returns as an array.
+    """Report state that is a number in the first call, and that the function returns as an array.
 
     An argument is state if the function returns a variable of the argument's name. A tree of
     several leaves is also state if a tree of its structure is returned at the same position.
@@ -310,7 +317,7 @@ def _alike(argument: Any, part: Any) -> bool:
 
 
 def _returned(site: Site, name: str) -> Iterator[int]:
-    """Yield the positions in the returned tuple at which a function returns the variable `name`."""
+    """Yield the positions in the returned tuple at which the function at `site` returns `name`."""
     tree = tree_of(site.file)
     for function in ast.walk(tree) if tree is not None else ():
         if not isinstance(function, ast.FunctionDef) or function.lineno != site.line:
@@ -369,7 +376,7 @@ class Verification:
 
 
 def verify(report: Report) -> Verification:
-    """Compile and run the function with five inputs and compare the result with the verdict."""
+    """Run the checked function with five inputs, count its programs, compare with the verdict."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     function, values = staged(report.subject, arguments, held)

@@ -32,7 +32,7 @@ MOST_PASSES = 24
 class Question:
     """A request of Python for the value of a tracer, such as ``if x > 0`` makes it.
 
-    `kind` is one of the kinds in ``_compat_tracing.answering``. `arguments` has the names of the
+    `kind` is the kind of request, such as ``bool`` or ``tolist``. `arguments` has the names of the
     arguments that the value depends on, or None if they are unknown. `chain` has the steps from the
     arguments to the value, last step first. `module` is the path of the submodule.
     """
@@ -55,9 +55,10 @@ class Recording:
     """The questions (requests for values) and answers of one pass, that is one run of a function.
 
     `turned` has the branches whose first answer is negated. `questions` has each place and kind
-    once. `error` is the error that ended the pass early, with its place, or None. `large` is True
-    if some result is too large to compute. `texts` has the requests for the text of a value, which
-    matter only if the function uses the text as a name or a key.
+    once. `answers` has all answers in order. `error` is the error that ended the pass early, with
+    its place, or None. `large` is True if some result is too large to compute. `texts` has the
+    requests for the text of a value, which matter only if the function uses the text as a name or a
+    key.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -69,10 +70,10 @@ class Recording:
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
-        """Record a question, and return the value that the function gets as its answer.
+        """Record a request for a value, and return the value that the checked function gets.
 
         `value` is the true answer. Branches in `turned` and endless loops get a different answer.
-        `question` makes the record of the question; it is called once for each place and kind.
+        `question` makes the record of the request; it is called once for each place and kind.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -89,7 +90,7 @@ class Recording:
         return value
 
     def _known(self, question: Question) -> Question:
-        """Return the question, with `arguments` None if its value may come from earlier answers.
+        """Return the request, with `arguments` None if its value may come from earlier answers.
 
         An answer is a plain number, so a value that is computed from it seems to depend on nothing.
         """
@@ -111,12 +112,12 @@ def record_all(
 
     The function runs once for the example values, then again with branches that take the opposite
     side. `held` has the names of the Python numbers that are static. `own` is the library that
-    contains the function. `module_of` returns the submodule of a frame. `one_pass` runs the
-    function once; None uses the pass for JAX.
+    contains the function, or None. `module_of` returns the submodule of a frame. `one_pass` runs
+    the function once; None uses the pass for JAX.
 
     Returns:
-      ``(the pass with the example values, the questions of all passes, why passes are missing or
-      cut short)``; the reason is empty if the search is complete.
+      ``(the recording of the run with the example values, the requests for values of all runs, why
+      runs are missing or cut short)``; the reason is empty if the search is complete.
     """
     end = time_limit.end(0.7)  # the rest is for compiling what was found
     record = one_pass or _record
@@ -145,7 +146,7 @@ def record_all(
 
 
 def cut_short(recording: Recording) -> str:
-    """Return the reason why a pass ended early, or an empty string if it did not."""
+    """Return the reason why a recorded run ended early, or an empty string if it did not."""
     error = recording.error[0] if recording.error is not None else None
     return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
 
@@ -200,7 +201,7 @@ def _record(
 def dry_run(
     function: Callable[..., Any], arguments: Arguments, own: str | None
 ) -> tuple[tuple[BaseException, Place | None] | None] | None:
-    """Run ``function`` as without ``jit``, but trace the bodies of JAX's own loops and branches.
+    """Run ``function`` without ``jit``, but with the bodies of JAX's loops and branches traced.
 
     Returns:
       A tuple of one element: the error with its place, or None if the run succeeds. If the run was
@@ -238,7 +239,7 @@ def new_trace(end: float) -> ExampleTrace:
 
 
 def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) -> list[Any]:
-    """Return the leaves of the arguments, where tracers of ``trace`` replace the traced leaves."""
+    """Return the leaves of the arguments, with tracers of ``trace`` for all that are not static."""
     traced = set(arguments.traced(held))
     return [
         trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
@@ -248,7 +249,7 @@ def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) ->
 
 @contextlib.contextmanager
 def by_example(trace: ExampleTrace, handler: _compat_tracing.Handler) -> Iterator[None]:
-    """Return a context that records operations in ``trace``; `handler` supplies tracers' values."""
+    """Return a context that records operations in ``trace``; `handler` answers reads of values."""
     with (
         jax.disable_jit(),
         _compat.fresh_trace(),
@@ -282,7 +283,7 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Return the arguments that a value depends on, and the user's lines that compute it."""
+    """Return names of arguments that a tracer depends on, or None, and lines that compute it."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

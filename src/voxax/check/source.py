@@ -118,8 +118,8 @@ _WRAPPERS = {
 def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
     """Return the place of the user's innermost frame, or None if no frame is the user's.
 
-    `frames` begins with the innermost. `own` is the library that contains the target; its frames
-    count as the user's.
+    `frames` begins with the innermost. `own` is the library that contains the checked function, if
+    any; its frames count as the user's.
     """
     inside: list[str] = []
     mine: list[Site] = []
@@ -159,7 +159,7 @@ _COMPILED_CALL = "cache_miss"
 
 
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
-    """Return True for code that is not an API function: wrappers, methods such as ``__bool__``."""
+    """Return True for code of the library `owner` that is no API function, such as a wrapper."""
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
@@ -168,14 +168,14 @@ def _is_wrapper(code: types.CodeType, owner: str) -> bool:
 
 
 def live_frames(frame: Any) -> Iterator[Frame]:
-    """Yield a frame of the running program and its callers as ``(code, offset)`` pairs."""
+    """Yield a frame of the running program and its callers as ``(code, bytecode offset)`` pairs."""
     while frame is not None:
         yield frame.f_code, frame.f_lasti
         frame = frame.f_back
 
 
 def raised_frames(error: BaseException) -> list[Frame]:
-    """Return the frames of an exception's traceback as ``(code, offset)``, innermost first."""
+    """Return an exception's frames as ``(code, bytecode offset)``, innermost first."""
     found, traceback = [], error.__traceback__
     while traceback is not None:
         found.append((traceback.tb_frame.f_code, traceback.tb_lasti))
@@ -185,7 +185,7 @@ def raised_frames(error: BaseException) -> list[Frame]:
 
 
 def _without_hooks(frames: list[Frame]) -> list[Frame]:
-    """Remove the innermost frames if they are in an audit hook, where a time limit may raise.
+    """Remove the innermost frames if an audit hook ran them when the time limit raised an error.
 
     The hook belongs to an installed package, and a library called it, not the user.
     """
@@ -251,7 +251,7 @@ def enclosing(site: Site) -> list[ast.AST]:
 
 
 def site_of_line(file: str, line: int, called: str = "") -> Site:
-    """Return the site of a call of the method `called` that starts in a line, or the whole line."""
+    """Return the site of a call of the method `called` in a line, or of the line without a call."""
     text = linecache.getline(file, line).rstrip("\n")
     start = len(text) - len(text.lstrip())
     tree = tree_of(file)

@@ -30,10 +30,10 @@ def check_static(
     "Compiles" means ``jax.jit`` for a function of JAX or a flax module, and ``torch.export`` and
     then XLA for a module or function of PyTorch.
 
-    The function is traced as by ``jit``. If that fails, it runs again on tracers that know the
-    example values. Every place that needs the value of a traced array is recorded, and the run
-    continues with the example's value. Further runs take the other side of each branch. So one
-    call returns all findings. It runs no code of yours except ``target``.
+    ``target`` is traced as by ``jit``. If that fails, ``target`` runs again on tracers that know
+    the example values. Every place that needs the value of a traced array is recorded, and the run
+    continues with the example's value. Further runs take the other side of each branch. So one call
+    returns all findings. The check runs no code of yours except ``target``.
 
     Args:
       target: a function (also one made by ``jax.jit``, whose static arguments are honored), or a
@@ -83,7 +83,7 @@ def check_static(
 
 
 def of_torch(target: Any, inputs: Any) -> bool:
-    """Return True for a PyTorch module, and for a function if its inputs have PyTorch tensors.
+    """Return True for a PyTorch module, and for a function if its inputs contain tensors.
 
     The function does not import PyTorch: if nobody has imported it, the answer is False.
     """

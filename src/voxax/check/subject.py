@@ -25,9 +25,9 @@ class Subject:
     """The function or module that is checked, in the form of a pure function.
 
     `target` is the object that the user gave, and `called` is the callable with the user's
-    parameters. `function` takes the arguments that :meth:`inputs` returns: `first`, which is the
-    state of a module and else empty, before the user's arguments. `module_names` has the paths of
-    all submodules, and `paths` has the path of a submodule by the ``id`` of its object.
+    parameters. `function` takes `first`, then the user's arguments; `first` has the state of a
+    module, and is empty for a function. `module_names` has the paths of all submodules, and `paths`
+    has the path of a submodule by the ``id`` of its object.
     """
 
     target: Any
@@ -42,7 +42,7 @@ class Subject:
         return Inputs((*self.first, *inputs.positional), inputs.named)
 
     def module_of(self, frame: Any) -> str:
-        """Return the path of the submodule whose method this frame or a caller runs; else empty."""
+        """Return the path of the submodule whose method a frame or its callers run, or ``""``."""
         while frame is not None and self.paths:
             path = self.paths.get(id(frame.f_locals.get("self")))
             if path is not None:
@@ -52,7 +52,7 @@ class Subject:
 
 
 def module_of_scope(scope: str) -> str:
-    """Return the path of the submodule that traced an operation with this name scope, or empty."""
+    """Return the path of the submodule in an operation's name scope `scope`, or an empty string."""
     found = _SCOPE.findall(scope)
     return found[-1] if found else ""
 
@@ -227,7 +227,7 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of the traced leaves (all others are constant), and the leaves' values."""
+    """Return a function of the traced leaves only, and their values; `held` names static ones."""
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

@@ -81,7 +81,7 @@ def replaceable(file: str, statement: ast.AST | None) -> bool:
 
 
 def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
-    """Return the first node of a chain that has one of the given types, or None."""
+    """Return the first of the syntax nodes `chain` that has one of the given types, or None."""
     return next((node for node in chain if isinstance(node, kinds)), None)
 
 
@@ -114,7 +114,7 @@ class _Replacement(ast.NodeTransformer):
 
 
 def _within(statement: ast.stmt, node: ast.expr, text: str) -> str:
-    """Return the statement with `node` replaced by `text`, or an empty string if it has a body."""
+    """Return a statement with `node` replaced by `text`, or ``""`` for an ``if``, a loop etc."""
     if hasattr(statement, "body"):
         return ""
     copies: dict[int, ast.AST] = {}
@@ -179,7 +179,7 @@ def _choose(library: str, test: str, one: str, two: str) -> str:
 
 
 def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
-    """Suggest ``jax.lax.cond`` or ``torch.where`` for an ``if``, or return an empty string."""
+    """Return code with ``jax.lax.cond`` or ``torch.where`` for an ``if``, or an empty string."""
     test = _condition(node.test, library)
     if not test:
         return ""
@@ -288,7 +288,7 @@ def _integer(node: ast.expr, library: str) -> str:
 
 
 def _counted(node: ast.For, function: ast.AST, library: str) -> str:
-    """Suggest ``jax.lax.fori_loop``, or in PyTorch :func:`_bounded_loop`, for a ``for`` loop."""
+    """Return code with ``fori_loop``, or a bounded loop of PyTorch, to replace a ``for``."""
     call = node.iter
     if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
         return ""
@@ -311,7 +311,7 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Suggest a loop of ``bound`` turns, chosen by the user, that masks out superfluous turns."""
+    """Return code for a loop over ``range(bound)`` that has no effect after `count` turns."""
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
     keep = "".join(f"    {name}_before = {name}\n" for name in carried)
@@ -326,7 +326,7 @@ def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str
 
 
 def _repeated(node: ast.While, function: ast.AST) -> str:
-    """Suggest ``jax.lax.while_loop`` for a ``while`` loop, or return an empty string."""
+    """Return code with ``jax.lax.while_loop`` to replace a ``while`` loop, or an empty string."""
     test = _condition(node.test, "jnp")
     before = _defined_before(function, node.lineno)
     carried = [name for name in stored(node.body) if name in before]
@@ -341,7 +341,7 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return texts of a loop's state: as targets, value and parameter, and a line to unpack it."""
+    """Return texts for a loop with the state `names`: targets, value, parameter, unpacking line."""
     state = ", ".join(names)
     if len(names) == 1:
         return state, state, state, ""
@@ -351,7 +351,7 @@ def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
 def _bounded_slice(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Suggest for ``x[a:b]`` an array of full length, with zeros outside of the slice.
+    """Return code that replaces ``x[a:b]`` by an array of full length, with zeros elsewhere.
 
     The slice must be returned or summed, because zeros would change a mean or a maximum.
     """
@@ -393,7 +393,7 @@ def _bounded_slice(
 def _masked(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Suggest ``x.sum(where=mask)`` or ``torch.where(mask, x, 0).sum()`` for ``x[mask].sum()``."""
+    """Return code such as ``x.sum(where=mask)`` that replaces ``x[mask].sum()``, or ``""``."""
     outer, name = _reduction_of(node, parents, library)
     if outer is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
         return ""
@@ -424,7 +424,7 @@ def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
 def _reduction_of(
     node: ast.Subscript, parents: Sequence[ast.AST], library: str
 ) -> tuple[ast.Call | None, str]:
-    """Return the call of a reduction of the subscript `node`, and the function's name, or None."""
+    """Return ``(call, 'sum')`` if a call such as ``.sum()`` reduces `node`, else ``(None, '')``."""
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
             continue
@@ -439,7 +439,7 @@ def _reduction_of(
 
 
 def _assignment(statement: ast.stmt) -> str:
-    """Suggest ``x = x.at[i].set(v)`` for ``x[i] = v``."""
+    """Return code such as ``x = x.at[i].set(v)`` to replace ``x[i] = v``, or an empty string."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target, method, value = statement.targets[0], "set", ast.unparse(statement.value)
     elif isinstance(statement, ast.AugAssign):

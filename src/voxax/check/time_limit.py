@@ -104,7 +104,7 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return False if nothing may be raised in a frame: in imports, and if `patient`, libraries."""
+    """Return whether a frame may get an error: not in imports nor, if `patient`, in libraries."""
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False
     while frame is not None:

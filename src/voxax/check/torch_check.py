@@ -72,7 +72,7 @@ from voxax.errors import InputError
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
-    """Check a module or function of PyTorch; see :func:`voxax.check.check_static`."""
+    """Check a PyTorch module or function and return the report; see ``check_static``."""
     subject = subject_of(initialized(target, examples[0]))
     site = definition(forward_of(target))
     own = library_of(site.file)
@@ -251,7 +251,7 @@ def _first_difference(
 
 
 def _use_of(name: str, site: Site) -> Site | None:
-    """Return the first condition, loop, call or index in the function at `site` that has `name`."""
+    """Return the first condition, loop, call or index with `name` in the function at `site`."""
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
     for function in ast.walk(tree) if tree is not None else ():
@@ -389,7 +389,7 @@ def _judged(
     own: str | None,
     site: Site,
 ) -> list[Finding]:
-    """Drop findings that ``torch.export`` refutes, and add a finding for an error that only it has.
+    """Drop findings that ``torch.export`` refutes, or add one if only ``torch.export`` fails.
 
     ``torch.export`` decides whether there is one program. The recorded runs find the lines.
     """
@@ -406,7 +406,7 @@ def _judged(
 
 
 def _hides(finding: Finding) -> bool:
-    """Return True if export cannot see the read of a value: for text, or with a caught error."""
+    """Return True if export cannot see a finding's read of a value: for text, or a caught error."""
     where = Place(finding.site, None, (), finding.callers)
     return finding.code == "VX114" or swallowed(where, "RuntimeError")
 
@@ -537,7 +537,10 @@ def _operands(node: Any) -> list[Any]:
 
 
 def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None:
-    """Return a value of one input with a finite result and a NaN gradient, or None."""
+    """Return a value of one input at which a result is finite and its gradient is NaN, or None.
+
+    `steps` are the program's nodes that compute the result from the nodes `inputs`.
+    """
     floats = [i for i, node in enumerate(inputs) if _is_float(node)]
     for probe in itertools.product(*map(_probes, inputs)):
         given = [torch.tensor(v, requires_grad=i in floats) for i, v in enumerate(probe)]

@@ -60,7 +60,7 @@ def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _unscripted() -> Iterator[None]:
-    """Return a context in which scripted functions run as Python, where the user's lines show."""
+    """Return a context in which scripted functions run as Python code, which has line numbers."""
     scripted = torch.jit.ScriptFunction
     call = scripted.__call__
 

@@ -91,13 +91,17 @@ MOST_COPIED = 1 << 28  # bytes
 
 @dataclasses.dataclass
 class Watched(Recording):
-    """The recording of one run: its questions, and in `watch` the operators that ran."""
+    """The recording of one run: the reads of values, and in `watch` the operators that ran."""
 
     watch: Watch | None = None
 
 
 class TorchSubject(Subject):
-    """A PyTorch module, which is copied for each run, or a function of tensors."""
+    """The function or module of PyTorch that is checked; a module is copied for each run.
+
+    `module` is the present copy, which later runs use again if `reuse`. `values` is whether runs
+    compute values of tensors, and not only shapes.
+    """
 
     reuse: bool = False
     # Whether sizes that depend on data are numbers whose reads are recorded.
@@ -179,7 +183,11 @@ def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any
 
 
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Return leaves for one run: copied tensors, and if `own` symbolic numbers, except `held`."""
+    """Return the leaves of the arguments for one run, with tensors copied.
+
+    If `own`, Python numbers become symbolic, except those named in `held`, and the copies are
+    marked with the arguments' names.
+    """
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
 
@@ -223,8 +231,8 @@ def one_pass(
 ) -> Watched:
     """Run the module once and record it; see :func:`voxax.check.recording.record_all`.
 
-    A module that runs without values runs a second time if it needs values. `earlier` maps ids of
-    tensors that an earlier call stored to functions that return the tensors.
+    A run that computes only shapes is repeated with values if the module reads values. `earlier`
+    maps ids of tensors that an earlier call stored to functions that return the tensors.
     """
     computes, recording = subject.computes(), Watched(turned)
 
@@ -269,7 +277,7 @@ def one_pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return ``{id: (weak reference, frames)}`` of a finished run's tensors that still exist."""
+    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist."""
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
     return {
@@ -288,7 +296,7 @@ def _question(about: Asked, where: Place, module: str) -> Question:
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """Return the arguments and parameters that a value depends on, and the user's lines."""
+    """Return names of arguments and parameters a value depends on, and lines that compute it."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     seen: set[int] = set()

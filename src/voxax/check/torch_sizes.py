@@ -35,9 +35,9 @@ class Node:
 
     Attributes:
       value: the number, a bool, int or float.
-      names: names of the arguments that the number was computed from.
+      names: names of the arguments from which the number was computed.
       origins: origins of the tensors from whose data-dependent sizes the number was computed.
-      other: the number that results from the sizes of these tensors' twins.
+      other: the number that would result from other data, with other data-dependent sizes.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def symbolic(value: Any, name: str) -> Any:
 
 
 def size_number(value: int, other: int, origins: tuple[Any, ...]) -> Any:
-    """Return a symbolic size ``value`` that depends on data; in the twin it is ``other``."""
+    """Return a symbolic size: ``value`` for the example data, and ``other`` for other data."""
     return torch.SymInt(Node(value, frozenset(), origins, other))
 
 
@@ -140,7 +140,7 @@ def node_of(value: Any) -> Node | None:
 
 
 def names_of(value: Any) -> frozenset[str] | None:
-    """Return the argument names of a symbolic number's node; None for any other value."""
+    """Return the names of the arguments a symbolic number comes from; None for any other value."""
     node = node_of(value)
     return node.names if node is not None else None
 
@@ -151,7 +151,7 @@ def plain(value: Any) -> Any:
 
 
 def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
-    """Return True if shapes of a function's results change when the float ``name`` is doubled.
+    """Return True if shapes of a function's results change if the float argument ``name`` doubles.
 
     None means that the function needs values of tensors, so the answer is unknown.
     """
@@ -198,12 +198,16 @@ _SIZES = ("size", "numel", "nelement")
 
 
 def twin_of(tensor: Any) -> Any:
-    """Return the twin of a tensor (see the module); None if none of its sizes depends on data."""
+    """Return a tensor's twin (a tensor without values, of other data-dependent sizes), or None."""
     return getattr(tensor, "_voxax_twin", None) if isinstance(tensor, torch.Tensor) else None
 
 
 class Twins:
-    """Makes twins of tensors with data-dependent sizes, and of all results computed from them."""
+    """Gives each tensor of data-dependent size a twin: a tensor without values, of another size.
+
+    Results computed from such tensors get twins too. A size that differs between a tensor and its
+    twin depends on data.
+    """
 
     def __init__(self) -> None:
         self.enabled = True
@@ -211,7 +215,7 @@ class Twins:
         self._number = 0
 
     def made(self, func: Any, args: Any, result: Any) -> None:
-        """Make twins for the results of an operator whose result sizes depend on data."""
+        """Make twins, of other sizes, for the results of an operator with data-dependent sizes."""
         if not self.enabled:
             return
         self._number += 1
@@ -225,7 +229,11 @@ class Twins:
                 self._made.append((tensor, axis, twin))
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Give twins to a PyTorch function's results, if its arguments or operators have twins."""
+        """Attach a twin to each tensor in `result`, the result of ``func(*args, **kwargs)``.
+
+        The twins are those of the operators that `func` ran, or the results of `func` for the twins
+        of its arguments. Without such twins, nothing is attached.
+        """
         made, self._made = self._made, []
         tensors: list[Any] = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         if not self.enabled or not tensors:
@@ -246,7 +254,7 @@ class Twins:
                 tensor._voxax_twin = twin
 
     def sizes(self, func: Any, args: Any, kwargs: Any, value: Any, origins: tuple[Any, ...]) -> Any:
-        """Return ``x.shape``, ``x.size()`` or ``x.numel()`` with data-dependent sizes symbolic."""
+        """Return `value`, a size that `func` returned, with its data-dependent numbers symbolic."""
         twin = twin_of(args[0]) if args else None
         # The shape is the only attribute to compare: `is_meta`, for one, always differs.
         counted = type(value) is int and getattr(func, "__name__", "") in _SIZES
@@ -260,7 +268,7 @@ class Twins:
         )
 
     def counts(self, name: str, args: Any) -> bool:
-        """Return True if a function iterates over an axis whose length depends on data."""
+        """Return True if the function `name` iterates over an axis whose length depends on data."""
         twin = twin_of(args[0]) if args and name in ("__iter__", "unbind") else None
         return twin is not None and twin.shape[:1] != args[0].shape[:1]
 
@@ -271,14 +279,14 @@ def is_size(name: str) -> bool:
 
 
 def _axis_of_index(indices: Any) -> int:
-    """Return the axis of an indexing result along which the entries chosen by indices lie."""
+    """Return the axis of ``x[indices]`` along which lie the entries that index tensors select."""
     given = [i for i, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     return given[0] if together else 0
 
 
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
-    """Give twins to the results of a function, from the twins of its operators' results."""
+    """Attach twins to results of a function, from ``(result, axis, twin)`` of its operators."""
     # The tensor is an operator's result, or a column of the result of `nonzero`.
     pairs = [
         (tensor, *source)

@@ -86,7 +86,7 @@ def verify(report: Report) -> TorchVerification:
 
 @dataclasses.dataclass
 class _Exports:
-    """The results of exporting a module for several inputs: different graphs, the last program."""
+    """The results of exporting a module for each of `inputs`: the graphs, and the last program."""
 
     inputs: list[list[Any]]
     graphs: set[str]
@@ -111,7 +111,7 @@ def _exports(report: Report, held: frozenset[str]) -> _Exports:
 
 
 def _same_for_others(report: Report, held: frozenset[str]) -> bool:
-    """Return True if other values of the numbers not named in `held` change only constants."""
+    """Return True if exports for other values of numbers not in `held` differ only in constants."""
     arguments: Arguments = report.arguments
     texts = set()
     for seed in range(INPUTS):
@@ -143,7 +143,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Return whether program and module have equal results; None if these are not comparable."""
+    """Return whether the exported program's results are the module's; None if not comparable."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None

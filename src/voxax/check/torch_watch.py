@@ -4,8 +4,8 @@ The module runs as ``torch.export`` runs it: ``torch.compiler.is_compiling()`` r
 
 Two modes of PyTorch record. The outer mode sees the functions that the program calls. The inner
 mode sees every operator that these functions run, also in code that is not the user's. No list of
-operators with data-dependent result sizes is needed: PyTorch tags its operators, and an operator of
-another library shows it in its kernel for tensors without values.
+operators with data-dependent result sizes is needed: PyTorch tags its own operators, and those of
+other libraries show such sizes when applied to tensors without values.
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operator that ran: its name and shapes, its Python values, and its frames."""
+    """One operator that ran.
+
+    `structure` has the operator's name and the shapes and dtypes of its tensors, `constants` has
+    its Python values, and `frames` has the Python frames that called it, innermost first.
+    """
 
     structure: tuple[Any, ...]
     constants: tuple[Any, ...]
@@ -178,7 +182,7 @@ class Watch:
         self.entered.__exit__(*error)
 
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
-        """Return the frame that runs the present PyTorch call, and this and all outer frames.
+        """Return the frame that made the present PyTorch call, and a list of it and its callers.
 
         Without such a call, begin `depth` frames above the caller of this method.
         """
@@ -218,7 +222,7 @@ class Watch:
         return self.handler(asked, value)
 
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Report a read of a symbolic number's value to the handler, and return its answer."""
+        """Report a read of a symbolic number to the handler, and return the handler's answer."""
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
         if node.origins:
@@ -239,7 +243,7 @@ class Watch:
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
 
     def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Report a read of a data-dependent size, unless a function of PyTorch reads it."""
+        """Return a data-dependent size. Report its read, unless a function of PyTorch reads it."""
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
         frame, frames = self.where(3)
@@ -315,7 +319,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Record the tensors into which a function wrote values that have gradients."""
+        """Record the tensors of `before` into which a function wrote values that have gradients."""
         known = self.watch.histories
         for tensor, version, had in before:
             if tensor.grad_fn is None or tensor._version == version:
@@ -325,7 +329,7 @@ class _Functions(TorchFunctionMode):
                 entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Report numbers that a function declares as values but that determine result shapes."""
+        """Report numbers that `func` declares as values but that determine its results' shapes."""
         watch = self.watch
         with watch.own():
             for name in sorted(watch.read):
@@ -428,7 +432,7 @@ class _Operators(TorchDispatchMode):
         return result
 
     def _lengthened(self, result: Any) -> None:
-        """Add the shapes of the results to the structure of the last operation."""
+        """Add the shapes of the tensors in `result` to the record of the last operation."""
         operations = self.watch.operations
         shapes = tuple(tuple(t.shape) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
         if operations:
@@ -458,7 +462,7 @@ class _Operators(TorchDispatchMode):
         return value
 
     def _needed(self) -> bool:
-        """Return True if the present call reads values also in a compiled program."""
+        """Return True if the present PyTorch call reads values also in a compiled program."""
         watch = self.watch
         if watch.call is None:
             return True
@@ -493,7 +497,10 @@ class _Operators(TorchDispatchMode):
             watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Replace symbolic numbers by plain numbers; report those that decide the program."""
+        """Return ``(args, kwargs)`` with plain numbers in place of symbolic numbers.
+
+        Symbolic numbers that serve as sizes, axes or counts are reported to the handler.
+        """
         given = tree_leaves((args, kwargs))
         if not any(torch_sizes.names_of(v) is not None for v in given):
             return args, kwargs

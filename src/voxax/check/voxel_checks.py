@@ -96,7 +96,7 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Run the subject; return ``(key, site, geometry, rows in use)`` of levels that layers make."""
+    """Run the subject; list ``(key, site, geometry, rows in use)`` of voxel sets it computes."""
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
     def recorder(request: Any, kernel_map: Any) -> Any:
@@ -153,14 +153,18 @@ class _Visitor:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def constant(self, value: Any) -> Any:
-        """Return the value number of a constant; large constants are compared by identity."""
+        """Return a number that equal constants share; large constants are compared by identity."""
         if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))
 
     def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
-        """Return the value numbers of a jaxpr's results, given the value numbers of its inputs."""
+        """Return a number for each result of a jaxpr, given the numbers of its inputs.
+
+        Values with equal numbers are equal. `scope` and `call` are the name scope and the place of
+        the call of `body`.
+        """
         jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         constants = getattr(body, "consts", None)

@@ -180,7 +180,8 @@ class _Value:
     """A value in a jaxpr, as if all calls were inlined.
 
     `made` is the operation that computed the value. `literal` is the number, if the value is a
-    constant. Both are None for an input of the program.
+    constant. Both are None for an input of the program. `inside` is the same value within the body
+    of a call with a custom derivative.
     """
 
     aval: Any
@@ -291,7 +292,7 @@ def _worth_trying(inputs: Sequence[_Value], steps: Sequence[_Operation]) -> bool
 def _counterexample(
     selection: _Operation, inputs: Sequence[_Value], steps: Sequence[_Operation]
 ) -> float | None:
-    """Return a value of one input with a finite result and a NaN gradient, or None."""
+    """Return a value of one input at which `selection` is finite with a NaN gradient, or None."""
 
     def evaluate(*values: Any) -> Any:
         known = {id(v): given for v, given in zip(inputs, values, strict=True)}

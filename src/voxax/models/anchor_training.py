@@ -39,7 +39,8 @@ class AnchorTrainer(DetectorTrainer):
     Args:
       model: the detector.
       optimizer: an optax transformation.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
       num_classes: number of classes of the model.
       anchors: anchors, one for each class; None takes the anchors of KITTI's classes.
       box_weight, direction_weight: factors on the box loss and on the direction loss. The factor on
@@ -48,11 +49,11 @@ class AnchorTrainer(DetectorTrainer):
       max_candidates, max_boxes, min_score: ``max_boxes``, ``max_selected`` and ``min_score`` of
         :func:`voxax.models.found_boxes`, for each scene.
       axis_name: name of the mapped axis of a program that runs on several devices. Losses are
-        averaged over it, and lost rows are summed. None is for one device.
+        averaged over it, and numbers of rows lost to capacity are summed. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:
-      InputError: the anchors do not fit the classes and the model, or the model does not have a
+      InputError: the anchors do not match the classes and the model, or the model does not have a
         single anchor head.
     """
 

@@ -283,18 +283,18 @@ class GroundDetector(Module):
         common: Mapping[str, Any],
         **sizes: Any,
     ) -> None:
-        """Build both backbones from ``common``, ``sizes`` (sparse only), ``bev`` (dense only)."""
+        """Create both backbones from ``common``, ``sizes`` (sparse only), ``bev`` (dense only)."""
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
         self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
 
     def encode(self, voxels: Voxels) -> Voxels:
-        """Run the sparse backbone. ``num_dropped`` of its output counts rows lost to capacity."""
+        """Return the sparse backbone's output; its ``num_dropped`` counts rows lost to capacity."""
         return self.backbone_3d(voxels)
 
     def predictions(self, encoded: Voxels) -> Any:
-        """Run the dense backbone and the head on the voxels that :meth:`encode` returned."""
+        """Run the dense backbone and the head on a result of :meth:`encode`; return predictions."""
         with jax.named_scope("ground"):
             return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
 
@@ -303,7 +303,7 @@ class GroundDetector(Module):
         return self.predictions(self.encode(voxels))
 
     def _openpcdet_names(self, head: Callable[[str], str]) -> Callable[[str], str]:
-        """Return a function from a layer's path to its OpenPCDet name, in the head by ``head``."""
+        """Return a function from layer path to OpenPCDet name; ``head`` names the head's layers."""
         return by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),
@@ -312,9 +312,10 @@ class GroundDetector(Module):
 
 
 def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
-    """Return a rule for :func:`renaming`: a level is a list of convolution, norm, ReLU and so on.
+    """Return a rule for :func:`renaming`, from levels to OpenPCDet's lists of conv, norm and ReLU.
 
-    ``path`` precedes ``levels``, ``blocks`` names all lists, ``before`` modules begin each list.
+    The rule renames ``{path}levels.i.j.conv`` to ``{blocks}.i.n``, and ``norm`` to ``n + 1``, with
+    ``n = before + 3 * j``.
     """
 
     def place(found: re.Match[str]) -> str:
@@ -324,7 +325,7 @@ def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
 
 
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions from a BEVBackbone layer's path to its OpenPCDet, torch-pointcloud name."""
+    """Return two functions, from a BEVBackbone path to the OpenPCDet and torch-pointcloud names."""
     openpcdet = renaming(
         levels_rule("", "blocks", 1),  # padding comes first
         (r"^ups\.(\d+)\.conv$", r"deblocks.\1.0"),

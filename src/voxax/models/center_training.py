@@ -100,7 +100,8 @@ class CenterTrainer(DetectorTrainer):
     Args:
       model: a :class:`voxax.models.centerpoint.CenterDetector`. All voxels must lie in its grid.
       optimizer: an optax transformation.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
       groups: class numbers of each head of the model; None is one head for all classes.
       num_classes: number of classes of all heads together.
       box_weight: factor on the box loss; the factor on the heat map loss is 1.
@@ -112,8 +113,8 @@ class CenterTrainer(DetectorTrainer):
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score, radii: ``max_boxes``, ``max_selected``, ``min_score``
         and ``radii`` of :func:`voxax.models.found_boxes`, for each group and scene.
-      axis_name: name of the mapped axis of a program that runs on several devices. Losses and lost
-        rows are combined over it. None is for one device.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses and
+        counts of rows lost to capacity are combined over it. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:

@@ -54,7 +54,7 @@ class Branches(Module):
     """Stacks of layers that share one input: for each class group, one stack per quantity.
 
     Args:
-      groups: class numbers of each group. Its heat map has one channel for each class.
+      groups: class numbers of each group. A group's heat map has one channel for each class.
       branches: number of channels of each other quantity, by name.
       hidden: function that makes a hidden layer.
       last: function from a number of channels and an initial bias to the last layer of a stack.
@@ -142,7 +142,7 @@ class CenterHead(Module):
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return a function from a head layer's path to its OpenPCDet name; norms end in ``norm``."""
+    """Return a function from a head layer's path to OpenPCDet's name; norms end in ``.1{norm}``."""
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
         (r"^shared\b", "shared_conv"),
@@ -217,7 +217,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return how other codebases, such as OpenPCDet, name and store the weights."""
+        """Return by codebase, such as OpenPCDet, how the codebase names and stores the weights."""
         names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")
         found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}

@@ -89,9 +89,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress tracebacks that orbax's threads and tasks log in addition to the raised error.
+    """Return a context without the tracebacks that orbax's threads log besides the raised error.
 
-    After an error, wait for the threads, because they would go on writing into the failed step.
+    After an error, the context waits for the threads, because they would go on writing into the
+    failed step.
     """
     threads = set(threading.enumerate())
     with _without_logs():
@@ -341,7 +342,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
 
 
 def _of_dtype(leaf: Any, dtype: Any) -> Any:
-    """Return ``leaf`` if it has ``dtype``, else a stand-in with its shape and sharding."""
+    """Return ``leaf`` if it has ``dtype``, else a placeholder of that dtype and the same shape."""
     if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
         return leaf
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -361,9 +362,10 @@ _NO_DAMAGE_TEXT = {
 
 
 def _fault(error: Exception, where: str) -> tuple[int, Exception]:
-    """Classify an error as ``_DAMAGE`` or ``_FINAL``; return the class and the error to report.
+    """Return ``(kind, error to report)``: ``_DAMAGE`` skips the step, ``_FINAL`` must be raised.
 
-    Messages of orbax and tensorstore are replaced, since they name drivers and source lines.
+    ``where`` is the path for the message. Messages of orbax and tensorstore are replaced, since
+    they name drivers and source lines.
     """
     if isinstance(error, FileFormatError | MemoryError | _ChangedError):
         return (_DAMAGE if isinstance(error, _ChangedError) else _FINAL), error
@@ -384,7 +386,7 @@ class _ChangedError(ValueError):
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
-    """Return the worst fault of all processes, which must read the same step of global arrays."""
+    """Return the worst fault of all processes if they share arrays of ``like``, else ``fault``."""
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
     if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
         return fault

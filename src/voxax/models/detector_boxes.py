@@ -56,13 +56,15 @@ def found_boxes(
 
     Non-maximum suppression compares the best ``max_boxes`` candidates of each group of classes,
     also those of different classes, and keeps at most ``max_selected``. With several anchor heads
-    it runs for each class separately. Thin and round objects need ``radii``, because boxes of
-    different yaws around the same pole hardly overlap. The function also works inside ``jit``.
+    the suppression runs for each class separately. Thin and round objects need ``radii``, because
+    boxes of different yaws around the same pole hardly overlap. The function also works inside
+    ``jit``.
 
     Args:
       output: output of :class:`SECOND`, :class:`MultiHeadSECOND`, :class:`CenterPoint` or
         :class:`VoxelNeXt`. The values in padding rows have no effect.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
       num_classes: number of classes of the network.
       batch_size: number of scenes.
       groups: class numbers of each head; None is one head for all classes.
@@ -144,7 +146,7 @@ def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
-    """Replace the classes of ``boxes``, indices into ``classes``, by these class numbers."""
+    """Return ``boxes`` with each class index ``i`` replaced by the class number ``classes[i]``."""
     numbers = jnp.asarray(classes, jnp.int32)[boxes.classes]
     return boxes._replace(classes=jnp.where(boxes.valid, numbers, -1))
 
@@ -152,7 +154,7 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield for each class of a head: its number, the output with only its logits, the anchors."""
+    """Yield ``(class number, output with its logits only, all anchors)`` for a head's classes."""
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
         raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")

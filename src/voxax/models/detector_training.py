@@ -20,8 +20,10 @@ class DetectorTrainer(StepTrainer):
 
     Args:
       model, optimizer, keep_programs: as in :class:`voxax.models.training.StepTrainer`.
-      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
-      axis_name: name of the mapped axis over which lost rows are summed; None is for one device.
+      region: range of the points and voxel size. Voxel coordinates count from the range's lower
+        corner.
+      axis_name: name of the mapped axis over which counts of rows lost to capacity are summed; None
+        is for one device.
       search: arguments of :func:`voxax.models.found_boxes` for the evaluation.
     """
 
@@ -39,7 +41,7 @@ class DetectorTrainer(StepTrainer):
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
-        """Decode a model's output: return the boxes of all scenes, and the lost rows by level."""
+        """Decode a model's output; return the boxes of all scenes, and each level's lost rows."""
         options = {"batch_size": voxels.batch_size, **self._search}
         scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
@@ -47,7 +49,7 @@ class DetectorTrainer(StepTrainer):
         return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
 
     def _of_all(self, dropped: jax.Array) -> jax.Array:
-        """Return the sum of the numbers of lost rows of all devices."""
+        """Return the sum over all devices of ``dropped``, the number of rows lost to capacity."""
         return dropped if self._axis_name is None else jax.lax.psum(dropped, self._axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:

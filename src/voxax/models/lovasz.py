@@ -43,7 +43,7 @@ def lovasz_softmax(
       ignore_label: label of unlabeled rows, besides negative numbers; 255 in many data sets.
 
     Raises:
-      InputError: the shapes do not fit, ``classes`` is unknown, labels are not integers, or (in
+      InputError: the shapes do not match, ``classes`` is unknown, labels are not integers, or (in
         eager calls) labels lie outside the classes.
     """
     check_known("classes", classes, get_args(LovaszClasses))

@@ -89,7 +89,7 @@ def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
 
 
 def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[str, Any]:
-    """Convert the configuration of a released file to arguments of :func:`PTv3Encoder`."""
+    """Convert a file's ``config`` to PTv3 arguments, with rotary encoding if ``rotary``."""
     known = {"in_channels", "enc_patch_size", "rope_base", *_NAMES, *_FIXED, *_UNUSED}
     other = sorted(map(str, set(config) - known))
     other += [f"{k}={config[k]!r}" for k, v in _FIXED.items() if config.get(k, v) != v]
@@ -107,7 +107,7 @@ def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[st
 
 
 def _check_sizes(path: Location, state: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise :class:`FileFormatError` unless the sizes in ``config`` are those of the file's arrays.
+    """Raise :class:`FileFormatError` unless the arrays in ``state`` have the sizes in ``options``.
 
     This check keeps a small file from requesting a huge network.
     """

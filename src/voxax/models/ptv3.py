@@ -222,7 +222,7 @@ class PTv3(Module):
         ``dgrad_algo``, ``wgrad_algo``.
 
     Raises:
-      InputError: the lengths of lists do not fit, a name is unknown, or a size is below 1.
+      InputError: the lengths of lists do not match, a name is unknown, or a size is below 1.
     """
 
     def __init__(

@@ -52,8 +52,8 @@ def masked_cross_entropy(
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
 
     Raises:
-      InputError: the shapes do not fit, labels are not integers, or labels that are not traced lie
-        outside the classes.
+      InputError: the shapes do not match, labels are not integers, or labels that are not traced
+        lie outside the classes.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise InputError(
@@ -197,8 +197,8 @@ class StepTrainer(abc.ABC):
 
     Attributes:
       on_metrics: function that is called after each step with the number of the step and a
-        dictionary of ``loss`` and ``dropped`` (number of lost rows), arrays on the device; or None.
-        See :mod:`voxax.models.writers`.
+        dictionary of ``loss`` and ``dropped`` (number of rows lost to capacity), arrays on the
+        device; or None. See :mod:`voxax.models.writers`.
     """
 
     on_metrics: OnMetrics | None = None
@@ -280,11 +280,11 @@ class StepTrainer(abc.ABC):
 
     @abc.abstractmethod
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
-        """Run a module in evaluation mode (traced); return ``(output, lost rows by level)``."""
+        """Run a module in evaluation mode (traced); return ``(output, rows lost per level)``."""
 
     @abc.abstractmethod
     def _counted(self, counts: Any) -> jax.Array:
-        """Store the counts that :meth:`_objective` returned; return the number of lost rows."""
+        """Store the counts of :meth:`_objective`; return the number of rows lost to capacity."""
 
     def _check(self, labels: Any) -> None:
         """Raise :class:`voxax.InputError` if the labels are invalid."""
@@ -293,14 +293,14 @@ class StepTrainer(abc.ABC):
     def _jit(self, program: Callable[..., Any], by_shard: tuple[bool, ...]) -> Any:
         """Return ``program`` jitted; trainers on several devices override this method.
 
-        The first two arguments are the state of the trainer. ``by_shard`` states for each result
-        whether it is split by shards of rows.
+        The first two arguments of ``program`` are the state of the trainer. ``by_shard`` states for
+        each result whether it is split by shards of rows.
         """
         del by_shard
         return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
-        """Run one training step; return ``(loss, prediction, number of lost rows)``.
+        """Run one training step; return ``(loss, prediction, number of rows lost to capacity)``.
 
         Raises:
           InputError: the labels are invalid; the trainer is unchanged then.
@@ -356,7 +356,7 @@ class StepTrainer(abc.ABC):
         return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
-        """Return a copy of the module in training mode, with the parameters for :meth:`evaluate`.
+        """Return a copy of the module in training mode, with the parameters that ``evaluate`` uses.
 
         With :func:`voxax.models.fine_tuning.averaged` these are the averaged parameters.
         """
@@ -444,7 +444,7 @@ def starting_on_host(optimizer: optax.GradientTransformation) -> optax.GradientT
 
 
 def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """Return ``optimizer.init(params)``, see :func:`starting_on_host`."""
+    """Return ``optimizer.init(params)``, without compiling it if the initial state is constant."""
     if _compat.is_traced(params):
         return optimizer.init(params)
     program, shapes = jax.make_jaxpr(optimizer.init, return_shape=True)(params)
@@ -487,17 +487,17 @@ class Trainer(StepTrainer):
     """Trainer of a network that classifies voxels or scenes.
 
     If the network returns one row of logits per scene, rows lost inside the network cannot be
-    counted. :class:`voxax.models.classifier.SceneTrainer` counts them. It takes a network that
-    returns Voxels of logits, and averages the logits of each scene.
+    counted. :class:`voxax.models.classifier.SceneTrainer` counts them. That trainer takes a network
+    that returns Voxels of logits, and averages the logits of each scene.
 
     Args:
       model: a module from Voxels to Voxels of logits, with labels ``int[capacity]``; or to logits
         ``[scenes, classes]``, as with a final ``GlobalPool``, with labels ``int[scenes]``.
       optimizer: an optax transformation.
       class_weights: weight of each class in the loss, ``float[classes]``; None is 1 for all.
-      axis_name: name of the mapped axis of a program that runs on several devices. Losses and lost
-        rows are combined over it, see :class:`voxax.parallel.DataParallelTrainer`. None is for one
-        device.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses and
+        counts of rows lost to capacity are combined over it, see
+        :class:`voxax.parallel.DataParallelTrainer`. None is for one device.
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
       added_loss: function whose result is added to the cross entropy, such as a multiple of
         :func:`voxax.models.lovasz.lovasz_softmax`. It takes the same arguments as that function.
@@ -545,7 +545,7 @@ class Trainer(StepTrainer):
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
     def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, LostRows]:
-        """Return the logits in a module's output, and the known counts of lost rows."""
+        """Return the logits in a module's output, and the known counts of rows lost to capacity."""
         if isinstance(out, Voxels):
             return out.features, out.geometry.drops
         if not isinstance(out, jax.Array) or out.ndim != 2 or self._axis_name is not None:
@@ -571,7 +571,7 @@ class Trainer(StepTrainer):
             check_labels(labels, self._classes, self.ignore_label)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
-        """Run one training step; return ``(loss, predicted classes, number of lost rows)``.
+        """Run one training step; return ``(loss, predicted classes, rows lost to capacity)``.
 
         Raises:
           InputError: labels in a NumPy array are too large; the trainer is unchanged then. Rows of

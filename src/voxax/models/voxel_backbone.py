@@ -40,7 +40,9 @@ NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 
 
 class GrowingConv(ConvNormAct):
-    """:class:`ConvNormAct` with outputs wherever the kernel reaches (spconv's ``SparseConv``).
+    """:class:`ConvNormAct` with an output at each site whose kernel window has an input voxel.
+
+    spconv calls such a convolution ``SparseConv3d``.
 
     Args:
       in_channels, out_channels: numbers of channels.
@@ -78,7 +80,7 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Run the layer with an output of ``capacity`` rows, on voxels without prepared maps."""
+        """Run the layer with an output of ``capacity`` rows and a newly built kernel map."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -121,7 +123,7 @@ def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") 
 
 
 def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions from a backbone layer's path to its OpenPCDet and torch-pointcloud names."""
+    """Return two functions, from a layer's path to its OpenPCDet and torch-pointcloud names."""
     second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
     layers = (
         *second,
@@ -255,8 +257,8 @@ def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
 def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
     """Check that voxels lie inside of a grid, and return them.
 
-    A network on a grid loses voxels outside of it, because they reach no site of a later level. A
-    traced call does not raise, but adds their number to ``num_dropped`` of the result.
+    A network on a grid loses voxels outside of the grid, because they reach no site of a later
+    level. A traced call does not raise, but adds their number to ``num_dropped`` of the result.
 
     Args:
       voxels: the voxels.

@@ -61,7 +61,7 @@ class VoxelNeXtBackbone(Module):
       out_channels: channels of the output.
       kernel_sizes: odd kernel sizes of the strided convolutions to levels two to five. The last
         size is also that of the convolution to level six.
-      capacity: static number of rows on the ground plane. None takes a size that fits in eager
+      capacity: static number of rows on the ground plane. None takes a sufficient number in eager
         calls. Under ``jax.jit`` None takes the largest possible number: nine for each row of the
         last three levels, and at most all cells.
       norm: arguments of every batch normalization except the last.
@@ -145,7 +145,7 @@ class VoxelNeXtBackbone(Module):
 
 
 def _backbone_names() -> tuple[Any, ...]:
-    """Return functions from a backbone layer's path to its OpenPCDet and torch-pointcloud names."""
+    """Return two functions, from a layer's path to its OpenPCDet and torch-pointcloud names."""
 
     def with_shared(names: Any) -> Any:
         return lambda path: names(path).replace("shared.", "shared_conv.", 1)
@@ -156,20 +156,20 @@ def _backbone_names() -> tuple[Any, ...]:
 def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels:
     """Sum the features of several levels over each column of voxels, along z.
 
-    A voxel of a later level is added to the first level's column at its lower corner.
+    A voxel of a later level is added to the first level's column at the voxel's lower corner.
 
     Args:
       levels: voxels with axes x, y, z and the same channels. Each level has twice the stride of the
         previous level and was made from it, so the last level counts all lost rows.
-      capacity: static number of rows of the result. None takes a size that fits in eager calls, and
-        the number of rows of all levels under ``jax.jit``.
+      capacity: static number of rows of the result. None takes a sufficient number in eager calls,
+        and the number of rows of all levels under ``jax.jit``.
 
     Returns:
       Voxels with axes x and y on the first level's lattice, one for each occupied column.
 
     Raises:
-      CapacityError: the columns do not fit ``capacity`` (only in eager calls). Under ``jax.jit``
-        the overflow is counted in ``num_dropped``.
+      CapacityError: there are more columns than ``capacity`` (only in eager calls). Under
+        ``jax.jit`` the overflow is counted in ``num_dropped``.
     """
     columns = []
     for number, voxels in enumerate(levels):
