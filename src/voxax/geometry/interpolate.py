@@ -300,8 +300,8 @@ def stencil(
       wide: dtype of the weights.
 
     Returns:
-      Two lists with an entry for each tap: the voxel row of each point ``int32[N]``, which is
-      ``capacity`` if the voxel is missing, and the weights ``[N]``.
+      Two lists with an entry for each tap. The first has the voxel row of each point, ``int32[N]``,
+      which is ``capacity`` where the voxel is missing. The second has the weights ``[N]``.
     """
     numpy = isinstance(coords, np.ndarray)
     xp: Any = np if numpy else jnp

@@ -184,7 +184,7 @@ class Points:
 
     @checked_operator
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
-        """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
+        """Apply ``fn`` to the features ``[capacity, C]``; padding is zero in its input and the result."""
         # Padding is cleared before too: NaN times a cotangent of zero would reach the gradient of
         # the weights of fn.
         return self.replace_features(fn(self.replace_features(self.features).features))
@@ -196,7 +196,7 @@ def _before(xp: Any, count: Any, rows: int) -> Any:
 
 
 def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:
-    """Return the positions unchanged, and the parts of the origin to subtract from them."""
+    """Return the positions unchanged, and ``float32[3, D]``, whose sum is the origin ``corner``."""
     return positions, shift(corner, (), positions.shape[1])
 
 
