@@ -123,7 +123,7 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the least and greatest values of each column of rows where ``known``: ``int32[W]`` twice."""
+    """Return ``int32[W]`` twice: the least and greatest value of each column where ``known``."""
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))

@@ -124,7 +124,7 @@ def _columns(
 def _slabs(
     features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
 ) -> jax.Array:
-    """Scatter ``features [N, C]`` into ``[capacity, slabs * C]``, one block of C channels for each.
+    """Scatter ``features [N, C]`` into ``[capacity, slabs * C]``: ``slabs`` blocks of C channels.
 
     Row n goes to output row ``inverse[n]`` and to block ``height[n]``. No two rows have the same
     target. Rows whose ``inverse`` is -1 are left out.

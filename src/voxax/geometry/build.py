@@ -270,9 +270,10 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Return a context in which ``recorder(request, kernel_map)`` returns each map that layers get.
+    """Return a context in which each map that layers get is the result of ``recorder``.
 
-    There, :func:`kernel_map_of` passes its arguments (``request``) and its map to ``recorder``.
+    There, :func:`kernel_map_of` returns ``recorder(request, kernel_map)``: ``request`` has its
+    arguments, and ``kernel_map`` is the map that it found or built.
     """
     token = _recorder.set(recorder)
     try:

@@ -92,7 +92,7 @@ def split_axis(rows: Any) -> str | None:
 
 
 def refuse_shard(rows: Any, operation: str) -> None:
-    """Raise an :class:`voxax.InputError` about ``operation`` if ``rows`` is one shard of a scene."""
+    """Raise :class:`voxax.InputError` about ``operation`` if ``rows`` is one shard of a scene."""
     axis = split_axis(rows)
     if axis is not None:
         raise InputError(

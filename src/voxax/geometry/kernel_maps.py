@@ -340,7 +340,7 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
 
 
 def _check_table(name: str, table: np.ndarray, rows: int) -> None:
-    """Raise :class:`InputError` unless entries are -1 to ``rows - 1``, once per column except -1."""
+    """Raise :class:`InputError` unless entries are -1 or rows, and no column has a row twice."""
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()

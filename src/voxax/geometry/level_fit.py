@@ -167,9 +167,9 @@ def rows_by_stride(
     """Return the capacity of every level, computed from the input's capacity and the strides.
 
     A level that is reached by strided steps takes ``1.2 / s`` times the rows of the level where
-    these steps begin, and at most all of them. Here s is the product of their strides. If a level
-    needs more, 1.2 is doubled for all levels until every level fits. Generative and transposed
-    levels take :func:`voxax.coords.ladder_capacity` of their count.
+    these steps begin, and at most all of them. Here s is the product of their strides, averaged
+    over axes. If a level needs more, 1.2 is doubled for all levels until every level fits.
+    Generative and transposed levels take :func:`voxax.coords.ladder_capacity` of their count.
 
     Args:
       capacity: number of rows of the input.

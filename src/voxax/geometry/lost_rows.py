@@ -75,7 +75,7 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return the larger of both numbers at each level, for branches that share earlier losses."""
+        """Return the larger of both numbers at each level: branches of a network share losses."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
@@ -165,7 +165,7 @@ def _name(level: Level) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _one(level: Level) -> np.ndarray:
-    """Return a ``table`` (see :class:`LostRows`) with 1 row lost at ``level``, without its stride."""
+    """Return a ``table`` (see :class:`LostRows`) with 1 row lost at ``level``, without stride."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 0] = 1
     return table

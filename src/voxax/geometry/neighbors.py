@@ -191,7 +191,7 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``float[M]``: the spacing of floats at the largest coordinate of each known position."""
+    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position."""
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
 

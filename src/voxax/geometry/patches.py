@@ -68,7 +68,7 @@ LONGEST = 1 << 20  # a patch of this many rows has 10^12 logits
 
 
 def check_length(name: str, length: int) -> None:
-    """Raise :class:`InputError` unless ``length``, called ``name``, is an integer from 1 to 2**20."""
+    """Raise :class:`InputError` about ``name`` unless ``length`` is an integer from 1 to 2**20."""
     whole = hasattr(length, "__index__") and not isinstance(length, bool)
     if not whole or not 1 <= length <= LONGEST:
         raise InputError(f"{name} {length!r} must be an integer from 1 to {LONGEST}")

@@ -261,8 +261,9 @@ def _follow(xp: Any, match: Any, source: Any) -> Any:
 def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any) -> Any:
     """Return ``[capacity, C]``: features of several operands, combined over those with the voxel.
 
-    Each operand has an array in ``parts [capacity, C]``, zero where the operand lacks the voxel,
-    and in ``rows int32[capacity]``, -1 there. ``dtype`` is the common dtype of the operands.
+    ``parts`` has an array ``[capacity, C]`` for each operand, zero where the operand lacks the
+    voxel. ``rows`` has an array ``int32[capacity]`` for each operand, -1 where the operand lacks
+    the voxel. ``dtype`` is the common dtype of the operands.
     """
     wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     here = [(row >= 0)[:, None] for row in rows]

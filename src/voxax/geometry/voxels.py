@@ -784,7 +784,7 @@ def _rows_of_cells(
 
 @in_either("corner", "shape")
 def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
-    """Return ``[*shape, C]``, the features at their scene and cell; ``corner`` is the first cell."""
+    """Return ``[*shape, C]``, the features at scene and cell; ``corner`` is the first cell."""
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = xp.all((index >= 0) & (index < np.asarray(shape, np.int32)[None]), axis=1)
     inside &= coords[:, 0] != PAD
