@@ -163,7 +163,7 @@ def _walk_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return the result of :func:`find_columns`, by one binary search for each center and column."""
+    """Return the result of :func:`find_columns`, by a binary search for each center and column."""
     length = steps[-1] + 1
 
     def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
