@@ -45,7 +45,7 @@ Rows = list[jax.Array]
 def sort_columns(
     columns: Sequence[jax.Array], num_keys: int, interpret: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Sort rows, given as separate columns, whose keys are distinct, on a TPU.
+    """Return the columns of a table with its rows sorted lexicographically, on a TPU.
 
     Args:
       columns: ``int32[N]`` each, N above 0; row i is the i-th entry of all columns.

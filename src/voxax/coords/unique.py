@@ -137,7 +137,7 @@ def _placed_by_tiles(
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Sort rows and remove duplicates by a native call; see ``native/src/unique.cc``."""
+    """Return the result of :func:`unique_rows`, by native code; see ``native/src/unique.cc``."""
     rows, width = coords.shape
     shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

@@ -61,7 +61,7 @@ def dilate(
     Raises:
       InputError: a kernel argument is wrong; in an eager call, a site is out of range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
-        sites are counted in ``num_dropped``: a site outside the range once for every tap.
+        sites are counted in ``num_dropped``, those out of range once per voxel and tap.
 
     Examples:
       >>> int(vx.dilate(voxels, 3).count) > int(voxels.count)
@@ -94,7 +94,7 @@ def add_sites(
     Raises:
       InputError: ``keep`` has another shape or dtype; in an eager call, a site is out of range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
-        sites are counted in ``num_dropped``: a site outside the range once for every tap.
+        sites are counted in ``num_dropped``, those out of range once per row and offset.
     """
     if keep.shape != (voxels.capacity, len(offsets)) or keep.dtype != bool:
         raise InputError(

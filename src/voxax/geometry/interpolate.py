@@ -232,7 +232,7 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Check points against voxels; return the points and the lattice of the voxels.
+    """Check positions against ``voxels``, and return both as a :class:`Cloud` and a Lattice.
 
     Args:
       voxels: the voxels to read or to add to.

@@ -340,7 +340,7 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
 
 
 def _check_table(name: str, table: np.ndarray, rows: int) -> None:
-    """Raise :class:`InputError` unless entries are in ``[-1, rows)``, and columns repeat only -1."""
+    """Raise :class:`InputError` unless entries are in ``[-1, rows)``; columns only repeat -1."""
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()

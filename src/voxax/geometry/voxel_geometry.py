@@ -335,7 +335,7 @@ def _valid(xp: Any, coords: Any) -> Any:
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
-    """Raise :class:`CapacityError` if rows were lost; traced numbers are not checked."""
+    """Raise :class:`CapacityError` if ``num_dropped`` is known and not 0: a level lost rows."""
     if _compat.is_traced(num_dropped) or not int(num_dropped):
         return
     given, needed = int(count), int(count) + int(num_dropped)
