@@ -75,7 +75,7 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return the larger of both numbers at each level: branches of a network share losses."""
+        """Return LostRows with the larger of both numbers at each level; branches share losses."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger

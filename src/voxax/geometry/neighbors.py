@@ -286,7 +286,7 @@ def _among_all(
 
 
 def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return squared distances of ``a`` and ``b``, points along the last axis, by subtraction."""
+    """Return the sum of ``(a - b)**2`` over the last axis, which rounds less than dot products."""
     return jnp.sum((a - b) ** 2, axis=-1)
 
 
