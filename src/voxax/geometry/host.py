@@ -114,7 +114,7 @@ def host_geometry(
     level: int = 0,
     level_capacities: tuple[tuple[Level, int], ...] = (),
 ) -> VoxelGeometry:
-    """Make a VoxelGeometry of NumPy arrays from sorted, distinct ``rows``, padded to ``capacity``."""
+    """Make a VoxelGeometry of NumPy arrays from sorted, distinct rows, padded to ``capacity``."""
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
         np.asarray(min(len(rows), capacity), np.int32),  # type: ignore[arg-type]

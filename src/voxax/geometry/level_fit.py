@@ -35,10 +35,10 @@ class LevelFit:
     """A function that returns the capacity of one level for a given capacity of the input.
 
     If samples had this input capacity, it returns the most rows that samples of this or a smaller
-    input capacity need, times a margin. Otherwise it returns ``exp(intercept + slope *
-    log(capacity))``, an upper envelope of all samples. The exponent depends on the scene:
-    coarsening removes more voxels of surfaces than of lines. Results are rounded up to a multiple
-    of 8.
+    input capacity need, times a margin. Otherwise it returns
+    ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. The exponent
+    depends on the scene: coarsening removes more voxels of surfaces than of lines. Results are
+    rounded up to a multiple of 8.
 
     Attributes:
       slope, intercept: coefficients of the envelope.
