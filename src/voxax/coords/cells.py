@@ -48,9 +48,10 @@ def _cells_on_gpu(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> 
 
 
 def _searched_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
-    """Find the distinct cells by searches; the place of a cell is the number of cells before it.
+    """Return the result of :func:`unique_cells`, by searches instead of a sort.
 
-    :func:`_searches` returns the searches that count the cells before a cell.
+    The output row of a cell is the number of cells before it. The searches of :func:`_searches`
+    count these cells.
     """
     rows = coords.shape[0]
     valid, cells = is_valid(coords), coarsen(coords, stride)
@@ -84,7 +85,7 @@ def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
     Returns:
       Three values. ``int32[searches, 1 + D]``: the steps from the corner.
       ``bool[searches, 1 + D]``: False where the query has the lowest integer instead of a
-      coordinate. The number of first searches whose results are added; others are subtracted.
+      coordinate. An integer n: results of the first n searches are added, the others subtracted.
 
     Let F(row) be the number of cells whose first row comes before a row. A cell covers several
     lines along the last axis. In one line, the number of cells before the cell is F(corner of the

@@ -145,7 +145,7 @@ def _find_neighbors(
 def _find_neighbors_by_dictionary(
     sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """Return the row of each center plus offset, or -1, for coordinates without keys, slowly."""
+    """Return the result of :func:`find_neighbors`, slowly but for any coordinates."""
     table = {tuple(row): i for i, row in enumerate(sorted_rows.tolist())}
     steps = [(0, *map(int, offset)) for offset in offsets]
     found = [
@@ -162,7 +162,7 @@ def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
 
 
 def pad_rows(rows: np.ndarray, capacity: int) -> np.ndarray:
-    """Return ``int32[capacity, W]``: up to ``capacity`` of the rows, then padding rows."""
+    """Return ``int32[capacity, W]``: all ``rows`` that there is room for, then padding rows."""
     out, count = empty_array((capacity, rows.shape[1]), np.int32), min(len(rows), capacity)
     out[:count], out[count:] = rows[:capacity], PAD
     return out

@@ -39,13 +39,13 @@ def box_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tupl
 
 
 def cross_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the offsets of a box kernel that are nonzero along at most one axis, in its order."""
+    """Return those :func:`box_offsets`, in order, that are nonzero along at most one axis."""
     box = box_offsets(kernel_size, stride)
     return tuple(offset for offset in box if sum(o != 0 for o in offset) <= 1)
 
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call of a layer
 def is_point_symmetric(offsets: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether the reversed list has the negative offsets, as in centered boxes."""
+    """Return whether reversing the list negates every offset, as for centered boxes."""
     array = np.asarray(offsets)
     return bool(np.array_equal(array[::-1], -array))

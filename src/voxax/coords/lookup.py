@@ -68,7 +68,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the row of each query, -1 if absent. Shapes are as in :func:`lower_bound`."""
+    """Return the row of each query, -1 if absent. Arguments are as in :func:`lower_bound`."""
     dtypes = {sorted_coords.dtype, queries.dtype}
     if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
         return _halve_rows(sorted_coords, queries)
@@ -93,7 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return the row of each query in a tuple, -1 if absent, by the native neighbor search."""
+    """Return the result of :func:`find_rows` in a tuple, by the native neighbor search."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -163,7 +163,7 @@ def _walk_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Find the rows of columns of taps, as :func:`find_columns` does, by binary search."""
+    """Return the result of :func:`find_columns`, by a binary search for each center and column."""
     length = steps[-1] + 1
 
     def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
@@ -189,7 +189,7 @@ def _search_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Find the rows of columns of taps, as :func:`find_columns` does, without a loop, for GPUs."""
+    """Return the result of :func:`find_columns`, by :func:`search_runs`, which has no loop."""
     runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # each begins so many cells on
     begins = [starts.at[:, -1].add(run) for run in runs]
     length = min(steps[-1] + 1, _LONGEST_WALK)
@@ -235,7 +235,11 @@ def search_runs(
     rows = sorted_coords.shape[0]
 
     def compared(end: Any) -> tuple[jax.Array, jax.Array]:
-        """Return whether row ``before + end`` is less than the query, and its cell, or -1."""
+        """Compare the rows ``before + end`` with the first cells of the runs.
+
+        Return whether the row is less than this cell, and its distance from the cell along the last
+        axis, or -1 if the row differs along another axis.
+        """
         place = before + end
         # Unsigned, because JAX would test signed indices for negative values.
         inside = jnp.minimum(place, rows - 1).astype(jnp.uint32)
@@ -286,11 +290,11 @@ def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) 
 
 
 def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
-    """Group offsets into runs along the last axis, each with small gaps.
+    """Group offsets into runs along the last axis, split where a gap is longer than 8.
 
     Returns:
-      A dict from the steps of a run, counted from 0, to the first offsets of all runs with these
-      steps.
+      A dict. A key is a run's steps along the last axis, which begin with 0. The value lists the
+      first offset of every run that has these steps.
     """
     runs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for prefix, group in itertools.groupby(sorted(set(offsets)), key=lambda offset: offset[:-1]):
@@ -312,7 +316,7 @@ def _merge_neighbors(
     offsets: Offsets,
     ordered: bool = False,
 ) -> tuple[jax.Array]:
-    """Find neighbors by the native function, which merges both lists for all columns of taps."""
+    """Return the result of :func:`find_neighbors` in a tuple, by merging both lists natively."""
     del ordered  # the native kernel tests the order itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)

@@ -57,7 +57,7 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
-    """Sort rows lexicographically; the rows are given as separate columns and have distinct keys.
+    """Return the columns of a table with its rows sorted lexicographically; keys are distinct.
 
     Args:
       columns: ``int32[N]`` each; row i is the i-th entry of all columns.
@@ -106,7 +106,7 @@ def _sort_columns(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_rows_natively(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sort rows by the native radix sort; see ``native/src/sort.cc``."""
+    """Return the result of :func:`sort_rows`, by the radix sort in ``native/src/sort.cc``."""
     shape = jax.ShapeDtypeStruct(coords.shape[:1], jnp.int32)
     order = library_call("voxax_sort_rows", shape, coords)
     return coords.at[order].get(mode="promise_in_bounds", unique_indices=True), order

@@ -123,7 +123,7 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the smallest and the largest value of each word where ``known``: two ``int32[W]``."""
+    """Return ``int32[W]`` twice: the least and greatest value of each column where ``known``."""
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))
@@ -165,7 +165,7 @@ def _key_sizes(
 
 
 def _products(lengths: jax.Array) -> jax.Array:
-    """Return, for each word, the product of the lengths of all later words."""
+    """Return an array like ``lengths [W]``: at each index, the product of all later lengths."""
     found = [jnp.ones_like(lengths[0])]
     for word in range(len(lengths) - 1, 0, -1):
         found.insert(0, found[0] * lengths[word])
@@ -177,12 +177,12 @@ def _floats(numbers: jax.Array) -> jax.Array:
 
 
 def _keys(tiles: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Return the keys of rows ``[tiles, W, n]`` as ``[tiles, 1, n]``, modulo ``2**32``."""
+    """Return keys ``int32[tiles, 1, n]`` of rows ``[tiles, W, n]``; see :func:`_key_sizes`."""
     return jnp.sum(tiles * sizes[None, :, None], axis=1, keepdims=True, dtype=jnp.int32)
 
 
 def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
-    """Return the lexicographically least known row of each tile, ``int32[tiles, W]``."""
+    """Return ``int32[tiles, W]``, the lexicographically least row of each tile where ``known``."""
     most = jnp.iinfo(tiles.dtype).max
     words = []
     for word in range(tiles.shape[1]):
@@ -248,18 +248,21 @@ def _search(
 ) -> jax.Array:
     """Return the row of each query and step in the blocks that belong to its tile, or -1.
 
+    A tile has TILE queries, and a block has TILE rows. A window is a few consecutive blocks, which
+    are compared with a tile at a time.
+
     Args:
       blocks: ``int32[blocks, W, TILE]``, the rows, followed by a window of padding.
       first, number: ``int32[columns, tiles]``, the first block that each tile is compared with, and
         the number of blocks.
-      table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in the first windows.
+      table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in each first window.
       query: function from indices ``int32[V]`` of tiles, counted through all columns, to the
         queries ``int32[V, W, TILE]`` of these tiles.
       steps: steps along the last of the W axes.
       most: the largest number of blocks that a tile is compared with.
 
     Returns:
-      ``table`` with the rows that the other windows add.
+      ``table``, to which the rows found in the other windows are added.
     """
     shape = table.shape
     at_once = max(_MOST_VISITS // (shape[1] * -(-most * TILE // WINDOW)), 1)
@@ -300,7 +303,7 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the number of heads that are not greater than each query, by comparing all pairs."""
+    """Return, for each row of ``queries``, how many rows of ``heads`` are not greater."""
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
 
@@ -308,10 +311,11 @@ def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
 def _compared(
     blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return the row of each query and step in the window from each tile's first block on, or -1.
+    """Return ``int32[tiles, len(steps), TILE]``: the row of each query and step, or -1.
 
-    The tiles are the last axis, in the lanes. So nothing is broadcast over lanes, which takes
-    TPUs longer than the comparisons.
+    Only the window that begins at the tile's first block is searched. In the comparisons, tiles are
+    the last axis (TPU lanes). So nothing is broadcast over lanes, which takes longer than to
+    compare.
     """
     return _places(_windows(blocks, first), query, first, steps)
 
@@ -325,7 +329,11 @@ def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
 def _places(
     window: jax.Array, query: jax.Array, first: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return the row of each query and step in the given window of each tile, or -1."""
+    """Return ``int32[tiles, len(steps), TILE]``: the row of each query and step in a window, or -1.
+
+    ``window [W, WINDOW, tiles]`` are the rows to search for each tile, from its block ``first`` on.
+    ``query [tiles, W, TILE]`` are the tile's queries.
+    """
     query = query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
     alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]
@@ -335,7 +343,7 @@ def _places(
 
 
 def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Group the steps into runs of at most ``LONGEST_RUN`` cells."""
+    """Group the ascending steps into runs, each of which spans at most ``LONGEST_RUN`` cells."""
     runs: list[tuple[int, ...]] = []
     for step in steps:
         if not runs or step - runs[-1][0] >= LONGEST_RUN:
@@ -347,11 +355,14 @@ def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _rows_of_taps(
     apart: jax.Array, alike: list[jax.Array], steps: tuple[int, ...]
 ) -> list[jax.Array]:
-    """Return the place in the window of each query's row at each step, or -1.
+    """Return, for each step, the index in the window of the row at each query plus the step, or -1.
 
-    Rows are distinct and ascend, so the rows of a query's taps are consecutive: their places are
+    ``apart`` is row minus query along the last axis, for all pairs of a window's rows and queries.
+    ``alike`` are masks of the pairs that are equal along another axis.
+
+    Rows are distinct and ascend, so the rows of a query's taps are consecutive: their indices are
     ``p, p + 1, ...``. So one sum over the window is enough to find them. The low bits of the sum
-    tell which cells of the run have a row; the bits above are the sum of the places of these rows.
+    tell which cells of the run have a row; the bits above are the sum of the indices of these rows.
     """
     cells, apart = steps[-1] - steps[0] + 1, apart - steps[0]
     here = functools.reduce(operator.and_, alike, apart.astype(jnp.uint32) < cells)

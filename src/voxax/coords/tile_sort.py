@@ -45,7 +45,7 @@ Rows = list[jax.Array]
 def sort_columns(
     columns: Sequence[jax.Array], num_keys: int, interpret: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Sort rows, given as separate columns, whose keys are distinct, on a TPU.
+    """Return the columns of a table with its rows sorted lexicographically, on a TPU.
 
     Args:
       columns: ``int32[N]`` each, N above 0; row i is the i-th entry of all columns.
@@ -94,11 +94,15 @@ class _Network:
         return self._call(table, 0, self.bits)
 
     def merged_blocks(self, table: jax.Array, stage: int) -> jax.Array:
-        """Return the table after those comparisons of a stage that are within blocks."""
+        """Return the table after those comparisons of a stage that are within a block."""
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:
-        """Compare the rows of blocks whose numbers differ in ``bit``; ``stage`` counts blocks."""
+        """Return the table after comparing the rows of blocks whose numbers differ in ``bit``.
+
+        Rows that are out of order are exchanged. ``stage`` and ``bit`` count blocks instead of
+        rows.
+        """
         pairs = table.reshape(self.columns, -1, 2, self.tiles << bit, _SUBLANES, _LANES)
         down = np.arange(pairs.shape[1]) >> (stage - bit) & 1 != 0  # bit stage + 1 of a row's block
         first, second = ([pairs[c, :, side] for c in range(self.columns)] for side in range(2))
@@ -159,7 +163,7 @@ class _Block:
             self.target[c, tile] = column
 
     def _tiles(self, stage: Any, bit: Any) -> None:
-        """Compare the rows of tiles whose numbers differ in one bit."""
+        """Compare rows of two tiles whose numbers differ in ``bit``; exchange if out of order."""
         shift = self.network.bits - _TILE_BITS
 
         def compare(numbers: list[Any]) -> None:
@@ -176,7 +180,7 @@ class _Block:
         _in_groups(self.network.tiles // 2, _AT_ONCE // 2, compare)
 
     def _registers(self, axis: int, stage: Any, bit: Any) -> None:
-        """Compare rows of the same tile whose numbers differ in one bit.
+        """Compare rows of one tile whose numbers differ in ``bit``; exchange if out of order.
 
         Args:
           axis: 0 for a bit of the sublane, 1 for a bit of the lane.
@@ -216,7 +220,10 @@ def _loop(begin: Any, end: Any, body: Callable[[Any], None]) -> None:
 
 
 def _exchanged(a: Rows, b: Rows, down: Any, num_keys: int) -> tuple[Rows, Rows]:
-    """Return the lesser rows of all pairs, and the greater; exchange both where ``down``."""
+    """Compare row i of ``a`` with row i of ``b``; return all lesser rows, then all greater rows.
+
+    The first ``num_keys`` columns are compared. Where ``down`` is True, both rows are exchanged.
+    """
     keep = _less(a, b, num_keys) != down
     pairs = list(zip(a, b, strict=True))
     return [jnp.where(keep, x, y) for x, y in pairs], [jnp.where(keep, y, x) for x, y in pairs]

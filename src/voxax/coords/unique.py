@@ -107,7 +107,9 @@ def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
 def _placed_by_scatter(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the distinct rows and the inverse: ``(int32[capacity, W], int32[N])``.
+    """Return the distinct rows, then padding, and the output row of each input row, or -1.
+
+    Their shapes are ``int32[capacity, W]`` and ``int32[N]``.
 
     Args:
       rows: ``int32[N, W]``, sorted.
@@ -125,10 +127,9 @@ def _placed_by_scatter(
 def _placed_by_tiles(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the distinct rows and the inverse, without scatters, which are slow on TPUs.
+    """Return the result of :func:`_placed_by_scatter`, without its two scatters.
 
-    Arguments are as in :func:`_placed_by_scatter`. For 65,536 rows both scatters take 1 ms on v5e
-    and 200 ms on v4, by the compiler's schedules.
+    For 65,536 rows these scatters take 1 ms on v5e and 200 ms on v4, by the compiler's schedules.
     """
     at = find_numbers(place[None], capacity)[0]
     out = jnp.where(at[:, None] < 0, PAD, rows.at[at].get(mode="clip"))
@@ -136,7 +137,7 @@ def _placed_by_tiles(
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Sort rows and remove duplicates by a native call; see ``native/src/unique.cc``."""
+    """Return the result of :func:`unique_rows`, by native code; see ``native/src/unique.cc``."""
     rows, width = coords.shape
     shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

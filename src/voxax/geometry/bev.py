@@ -109,9 +109,9 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
 def _columns(
     xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return ``(int32[N, D], int32[N])``: each row without the axis, and its height along it.
+    """Return ``(int32[N, D], int32[N])``: the coordinates without ``axis``, and those along it.
 
-    The height counts from ``bounds[0]``, if given. Rows outside the bounds become padding.
+    If ``bounds`` are given, the latter count from ``bounds[0]``, and rows outside become padding.
     """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
@@ -124,9 +124,10 @@ def _columns(
 def _slabs(
     features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
 ) -> jax.Array:
-    """Scatter features ``[N, C]`` into ``[capacity, slabs * C]`` by output row and height.
+    """Scatter ``features [N, C]`` into ``[capacity, slabs * C]``: ``slabs`` blocks of C channels.
 
-    No two rows have the same output row and height.
+    Row n goes to output row ``inverse[n]`` and to block ``height[n]``. No two rows have the same
+    target. Rows whose ``inverse`` is -1 are left out.
     """
     places = _slab_places(inverse, height, slabs)
     return _side_by_side(gather_rows(features, source_rows(places, capacity * slabs)), slabs)

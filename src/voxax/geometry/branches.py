@@ -18,10 +18,11 @@ from voxax.geometry.voxels import Voxels
 
 
 def branch(voxels: Voxels) -> tuple[Voxels, Voxels]:
-    """Return the voxels twice, for two readers such as a residual branch and its shortcut.
+    """Return the voxels twice, for two layers to read, such as a residual branch and its shortcut.
 
-    Values and derivatives do not change, but the gradients of both readers are only added in the
-    rows of voxels. Padding rows, which get a gradient of zero, then cost no time on CPUs.
+    Values and derivatives do not change. But in the backward pass, the gradients of both layers are
+    added only in rows that hold voxels. Padding rows, whose gradient is zero, then cost no time on
+    CPUs.
     """
     if voxels.features.dtype.name not in FRACTIONS:
         return voxels, voxels
@@ -47,7 +48,7 @@ def _value(call: Any, a: Any, b: Any, valid: Any) -> Any:
 
 
 def _gradients(call: Any, ct: Any, *arrays: Any, moves: tuple[int, ...]) -> None:
-    """Define no native gradients: the portable code computes the rare second derivatives."""
+    """Return None: the rare second derivatives are computed by the portable code, not natively."""
 
 
 _sum = differentiable_operator("voxax_add_rows", _value, _portable, _gradients)

@@ -115,7 +115,8 @@ def kernel_map_of(
       capacity: static number of rows of a new set of output voxels; see :func:`output_geometry`.
 
     Raises:
-      InputError: the spec needs ``out_geometry``, the axes differ, or a shard lacks the map.
+      InputError: the spec needs ``out_geometry``, the axes differ, or ``geometry`` is one shard
+        of a split scene that has no such map attached.
       CapacityError: in an eager call, the new output voxels do not fit their capacity.
     """
     check_process()
@@ -172,10 +173,10 @@ def _attached_map(
     out_geometry: VoxelGeometry | None,
     capacity: int | None,
 ) -> KernelMap | None:
-    """Return the attached kernel map of ``spec`` from ``geometry``, or None if there is none.
+    """Return the kernel map of ``spec`` from ``geometry`` among the ``attached`` ones, or None.
 
-    If ``capacity`` is given, the output of the map must have exactly that many rows. The maps of a
-    shard have the capacities of their split and ignore ``capacity``.
+    If ``capacity`` is given, the output of the map must have exactly that many rows. For one shard
+    of a split scene, ``capacity`` is ignored, because the split has set it.
     """
     # Only levels of this plan are known. The same level index in another plan means other voxels.
     other = None if out_geometry in (None, geometry) else out_geometry.attached
@@ -260,7 +261,11 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Return a context in which ``recorder(request, kernel_map)`` replaces each requested map."""
+    """Return a context in which each map that layers get is the result of ``recorder``.
+
+    There, :func:`kernel_map_of` returns ``recorder(request, kernel_map)``: ``request`` has its
+    arguments, and ``kernel_map`` is the map that it found or built.
+    """
     token = _recorder.set(recorder)
     try:
         yield
@@ -334,7 +339,10 @@ _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 @eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
-    """Return ``int32[out_capacity, K]``, the input row of each output row under each tap, or -1."""
+    """Return ``int32[M, K]``: the row of ``source`` that each row of ``out`` reads, by tap, or -1.
+
+    ``source`` and ``out`` are the input and output coordinates, ``int32[..., 1 + D]``.
+    """
     if not spec.transposed:
         return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)
     # fine = coarse * stride + offset: look the inputs (coarse) up among the outputs (fine),
@@ -369,7 +377,7 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Return the neighbor table in a tuple, scattered from ``place`` instead of searched."""
+    """Return the table of :func:`_neighbors_of_cells` in a tuple, by a scatter, not a search."""
     tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
@@ -382,10 +390,10 @@ _members = natively_on_cpu("members", _searched_members, _listed_members, _searc
 
 
 def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return ``coarse * stride``, and a mask of the rows that may be looked up.
+    """Return the coordinates ``coarse`` times the stride, and ``bool[N]``: which rows to look up.
 
-    The mask is False for padding, and for rows so far outside the coordinate range that no tap
-    leads back into it, whose product could overflow 32 bits.
+    The mask is False for padding. It is also False for rows so far outside the coordinate range
+    that no tap leads back into it, because their product could overflow 32 bits.
     """
     if set(spec.stride) == {1}:  # rows inside the range stay within 32 bits
         return coarse, is_valid(coarse)
@@ -405,9 +413,8 @@ def output_geometry(
     output voxels in eager calls.
 
     Returns:
-      The output geometry, and the output row, or -1, of each input voxel (strided) or each
-        candidate
-      site (generative).
+      The output geometry, and an array ``int32[...]`` of output rows, -1 for none. It has one entry
+      for each input voxel (strided) or for each pair of input voxel and tap (generative).
 
     Raises:
       CapacityError: in an eager call, more rows are needed than ``capacity``.
@@ -484,7 +491,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @eagerly(reached_sites, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return every candidate output site of a generative map, and how many are out of range."""
+    """Return candidate output sites, and how many are out of range, as :func:`reached_sites`."""
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

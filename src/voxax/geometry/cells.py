@@ -71,7 +71,7 @@ def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: An
 
 @functools.lru_cache(maxsize=256)
 def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]:
-    """Return the fields ``size``, ``scale``, ``inverse`` and ``edge`` of a lattice, read-only."""
+    """Return the arrays ``size``, ``scale``, ``inverse`` and ``edge`` of a Lattice, read-only."""
     edges = np.asarray(size, np.float64)
     fraction, exponent = np.frexp(edges)  # in [0.5, 1)
     numbers = (
@@ -148,9 +148,15 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
 
 
 def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
-    """Return ``bool[N]``: True where float32 is too coarse to tell the cell of a position in range.
+    """Return ``bool[N]``: True where float32 is too coarse to tell which cell a position is in.
 
-    Float32 numbers of this size are more than a quarter of a cell apart. Float64 gives False.
+    There, neighboring float32 numbers are more than a quarter of a cell apart. Positions outside
+    the coordinate range are False, and so is every float64 position.
+
+    Args:
+      positions: ``float[N, D]``, the positions as given.
+      local: ``float[N, D]``, the same positions minus the lattice's origin.
+      to: the lattice.
     """
     xp: Any = np if isinstance(local, np.ndarray) else jnp
     if local.dtype == np.float64:

@@ -9,12 +9,12 @@ from voxax.hardware.target import target_platform
 def default_capacity(n: int) -> int:
     """Return the capacity for ``n`` rows if the user gives none.
 
-    On CPUs, whose kernels skip padding, capacities are coarse steps, so that a data set compiles
-    few programs. Accelerators compute padding too, so their capacities have finer steps.
+    On CPUs, whose kernels skip padding, it is one of few sizes that are far apart, so that a data
+    set compiles few programs. Accelerators compute padding too, so their sizes are closer together.
     """
     return ladder_capacity(n) if has_ladder() else bucket_capacity(n)
 
 
 def has_ladder() -> bool:
-    """Return whether default capacities are coarse steps, which is so on CPUs."""
+    """Return whether default capacities take :func:`voxax.coords.ladder_capacity`, as on CPUs."""
     return target_platform() == "cpu"

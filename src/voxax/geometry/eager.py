@@ -56,7 +56,7 @@ def as_host_array(values: Any) -> np.ndarray:
 
 
 def as_own_array(values: Any) -> jax.Array:
-    """Return values as a JAX array. A NumPy array is copied, since the caller may write to it."""
+    """Return values as a JAX array. NumPy arrays are copied, since the caller may write to them."""
     return values if isinstance(values, jax.Array) else jnp.array(values)
 
 
@@ -94,7 +94,7 @@ def to_device_of(given: Any, made: Any) -> Any:
 def eagerly(
     on_host: Callable[..., Any], *, native: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator: eager calls on CPU arrays run ``on_host`` instead of the function.
+    """Return a decorator: eager calls of the function on CPU arrays run ``on_host`` instead.
 
     Args:
       on_host: the same function for NumPy arrays.

@@ -61,7 +61,7 @@ def dilate(
     Raises:
       InputError: a kernel argument is wrong; in an eager call, a site is out of range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
-        sites are counted in ``num_dropped``: a site outside the range once for every tap.
+        sites are counted in ``num_dropped``, those out of range once per voxel and tap.
 
     Examples:
       >>> int(vx.dilate(voxels, 3).count) > int(voxels.count)
@@ -94,7 +94,7 @@ def add_sites(
     Raises:
       InputError: ``keep`` has another shape or dtype; in an eager call, a site is out of range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
-        sites are counted in ``num_dropped``: a site outside the range once for every tap.
+        sites are counted in ``num_dropped``, those out of range once per row and offset.
     """
     if keep.shape != (voxels.capacity, len(offsets)) or keep.dtype != bool:
         raise InputError(
@@ -107,9 +107,10 @@ def add_sites(
 def _grown(
     voxels: Voxels, steps: Taps, keep: jax.Array | None, capacity: int | None, operation: str
 ) -> Voxels:
-    """Return the voxels with a voxel added at ``site + steps[k]`` where ``keep[row, k]`` is True.
+    """Return ``voxels`` plus voxels at ``coords[row] + steps[k]`` where ``keep[row, k]`` is True.
 
-    ``keep=None`` adds all sites. ``operation`` names the operation in error messages.
+    New voxels have features of zero. ``keep=None`` adds all sites. ``capacity`` is as in
+    :func:`dilate`. ``operation`` names the operation in error messages.
     """
     source = voxels.geometry
     sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep)
@@ -210,7 +211,7 @@ def _factors(factor: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float, ...]]:
-    """Return the stride and voxel size of the voxels that :func:`refine` makes."""
+    """Return the stride and voxel size that ``voxels`` have after :func:`refine` by ``factors``."""
     axes = list(zip(voxels.stride, factors, strict=True))
     stride = tuple(s if s % f else s // f for s, f in axes)
     if not any(s % f for s, f in axes):
@@ -234,7 +235,11 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
 
 @in_either("steps")
 def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
-    """Return rows ``site + step``, where ``keep`` is True if given; see :func:`_candidates`."""
+    """Return the rows ``coords[n] + steps[k]``, as the two results of :func:`_candidates`.
+
+    The first step is zero. ``keep bool[N, K - 1]`` tells which sites of the other steps to keep;
+    the rest become padding. None keeps all.
+    """
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
     if keep is None:
@@ -246,7 +251,7 @@ def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
 
 @in_either("factors")
 def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return rows ``site * factor + step`` for every step and voxel; see :func:`_candidates`."""
+    """Return the voxels ``coords * factors + step`` inside each voxel; see :func:`_candidates`."""
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
@@ -259,7 +264,10 @@ def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]
 
 @in_either("number")
 def _parents(xp: Any, children: Any, number: int) -> Any:
-    """Return the row of the parent of each child ``int32[N]``, -1 where the child is -1."""
+    """Return the row of the voxel that contains each child, -1 where ``children`` is -1.
+
+    ``children`` are indices, ``int32[...]``; child k of voxel n has index ``k * number + n``.
+    """
     return xp.where(children < 0, np.int32(-1), children % np.int32(number))
 
 
@@ -272,8 +280,8 @@ def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any
       inside: ``bool[K, N]``, whether a cell is inside the coordinate range.
 
     Returns:
-      ``(int32[K * N, 1 + D], int32[])``: the rows, which are padding for cells out of range or of
-      padding rows; and the number of the voxels' cells that are out of range.
+      ``(int32[K * N, 1 + D], int32[])``. The rows are padding where the cell is out of range or the
+      voxel is padding. The number counts candidate cells of valid voxels that are out of range.
     """
     valid = coords[None, :, 0] != PAD
     scenes = xp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))

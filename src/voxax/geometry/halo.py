@@ -51,8 +51,8 @@ class Halo:
         """Return the features ``[in_capacity, ...]`` of the map's input rows, own and received.
 
         Call it where the axis is mapped: inside ``jax.shard_map``, or inside ``jax.vmap`` with the
-        axis's name. ``jax.vmap`` works only if every shard takes part in every round, as in a
-        fitted split.
+        axis's name. ``jax.vmap`` works only if every shard takes part in every round, as after
+        :meth:`voxax.parallel.SceneSplit.fitted`.
 
         Args:
           features: ``[own_capacity, ...]``, the features of the shard's own rows.
@@ -87,7 +87,7 @@ def split_axis(rows: Any) -> str | None:
 
 
 def refuse_shard(rows: Any, operation: str) -> None:
-    """Raise :class:`voxax.InputError` if ``rows`` is one shard of a scene; name ``operation``."""
+    """Raise :class:`voxax.InputError` about ``operation`` if ``rows`` is one shard of a scene."""
     axis = split_axis(rows)
     if axis is not None:
         raise InputError(

@@ -114,7 +114,7 @@ def host_geometry(
     level: int = 0,
     level_capacities: tuple[tuple[Level, int], ...] = (),
 ) -> VoxelGeometry:
-    """Make a VoxelGeometry of NumPy arrays from sorted, distinct rows ``int32[N, 1 + D]``."""
+    """Make a VoxelGeometry of NumPy arrays from sorted, distinct rows, padded to ``capacity``."""
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
         np.asarray(min(len(rows), capacity), np.int32),  # type: ignore[arg-type]
@@ -204,11 +204,11 @@ def table_views(
 
     Args:
       table: ``int32[out_capacity, K]``, the ``neighbors`` table.
-      spec: the relation of the map, or None if it is unknown.
+      spec: the taps and stride of the map, or None if they are unknown.
       names: names of the arrays to return.
       in_capacity: number of rows of the input.
-      views: builders of the arrays other than the tables and the pair lists.
-      symmetric: whether the adjoint of the map is the same map with reversed taps.
+      views: recipes of the arrays other than the tables and the pair lists.
+      symmetric: whether the transposed table is ``table`` with its columns reversed.
     """
     known = {"neighbors": table}
     if any(name.startswith(TRANSPOSED) for name in names):

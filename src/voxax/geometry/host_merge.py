@@ -99,7 +99,10 @@ def reduce_on_host(
 
 
 def _sums(place: np.ndarray, values: np.ndarray, rows: int) -> np.ndarray:
-    """Return the sum of ``values [N]`` at each place, in float64, or exactly for integers."""
+    """Return ``[rows]``: for each index r, the sum of ``values [N]`` where ``place [N]`` equals r.
+
+    Sums are float64, or complex128 for complex numbers, or exact int64 for integers.
+    """
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
         real, imaginary = np.real(values), np.imag(values)
         return _sums(place, real, rows) + 1j * _sums(place, imaginary, rows)

@@ -166,7 +166,7 @@ def float_positions(positions: Any, *, finite: bool = True, on_host: bool = Fals
 
 
 def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
-    """Raise :class:`InputError` for a position where float32 is coarser than a quarter voxel."""
+    """Raise :class:`InputError`: float32 is coarser than a quarter voxel at ``position``."""
     raise InputError(
         f"position {position} at row {row}: float32 numbers there lie more than a quarter of a "
         f"voxel of size {tuple(size)} apart. Give the voxels an origin= near the points, and the "

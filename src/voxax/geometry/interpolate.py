@@ -233,7 +233,7 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Check points against voxels; return the points and the lattice of the voxels.
+    """Check positions against ``voxels``, and return both as a :class:`Cloud` and a Lattice.
 
     Args:
       voxels: the voxels to read or to add to.
@@ -298,8 +298,8 @@ def stencil(
       wide: dtype of the weights.
 
     Returns:
-      Two lists with an entry for each tap: the voxel row of each point ``int32[N]``, which is
-      ``capacity`` if the voxel is missing, and the weights ``[N]``.
+      Two lists with an entry for each tap. The first has the voxel row of each point, ``int32[N]``,
+      which is ``capacity`` where the voxel is missing. The second has the weights ``[N]``.
     """
     numpy = isinstance(coords, np.ndarray)
     xp: Any = np if numpy else jnp

@@ -36,7 +36,7 @@ _CELLS = "cells"  # what a map remembers of itself, see note_cells
 
 
 def opposite(name: str) -> str:
-    """Return the name of a view in the transposed map: add or remove ``transposed_``."""
+    """Return the name that an array gets in the transposed map: add or remove ``transposed_``."""
     return name.removeprefix(TRANSPOSED) if name.startswith(TRANSPOSED) else TRANSPOSED + name
 
 
@@ -72,7 +72,7 @@ class View:
 
 
 def by_name(*views: View) -> dict[str, View]:
-    """Return a dictionary of the given views and their opposites, by name."""
+    """Return a dictionary by name of the given views and of their :attr:`View.opposite`."""
     return {one.name: one for view in views for one in (view, view.opposite)}
 
 
@@ -129,7 +129,7 @@ class KernelMap:
         self._own()
 
     def _own(self) -> None:
-        """Forget remembered views unless arrays, spec and restriction are the same as before."""
+        """Empty the ``memo`` if it was filled for a map with other arrays or static values."""
         arrays = self.in_geometry, self.out_geometry, *self.views.values()
         memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
         object.__setattr__(self, "memo", memo)
@@ -304,7 +304,7 @@ class KernelMap:
         return self.restrict(mask if size.ndim else mask[None])
 
     def of_taps(self, taps: Sequence[int]) -> KernelMap:
-        """Return the map of some taps only. ``taps``: static indices, distinct, each below K."""
+        """Return the map with only the given ``taps``: static indices, distinct, each below K."""
         # The index is a NumPy array: an attached table may be one too, and no tracer can index it.
         chosen = tuple(int(tap) for tap in taps)
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
@@ -322,7 +322,11 @@ class KernelMap:
 
 
 def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
-    """Check a neighbor table and return it. In a traced table, replace invalid entries by -1."""
+    """Return a neighbor table that is checked: ``int32`` of ``shape``, with entries below ``rows``.
+
+    A concrete table is checked by :func:`_check_table`. In a traced table, wrong entries become -1.
+    ``name`` names the table in error messages.
+    """
     if table.shape != shape or table.dtype != np.int32:
         raise InputError(
             f"{name} of shape {list(table.shape)}, {table.dtype}: expected int32{list(shape)}, for "
@@ -336,7 +340,7 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
 
 
 def _check_table(name: str, table: np.ndarray, rows: int) -> None:
-    """Raise :class:`InputError` unless entries are -1 or rows, and no column has a row twice."""
+    """Raise :class:`InputError` unless entries are in ``[-1, rows)``; columns only repeat -1."""
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()
@@ -441,7 +445,11 @@ def _inverted_by(invert: Callable[..., tuple[jax.Array]]) -> Callable[..., tuple
 def _cells_by_tiles(
     neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
 ) -> tuple[jax.Array]:
-    """Return the transposed neighbor table, by one search, if each input row has one cell."""
+    """Return the transposed neighbor table in a tuple, for a map in which each input has one cell.
+
+    ``rows int32[N, 1 + D]`` are the inputs, and ``cells int32[M, 1 + D]`` the outputs, which have
+    edges of ``stride``. One search finds the cell of each input, so ``neighbors`` are not inverted.
+    """
     here = np.zeros((1, len(stride)), np.int32)
     # The cells of sorted rows are nearly in lexicographic order, so the search by tiles is fast.
     cell = find_neighbors(cells, coarsen(rows, stride), is_valid(rows), here, ordered=True)

@@ -185,9 +185,9 @@ class KernelSpec:
     def output_shape(self) -> tuple[int, ...] | None:
         """Sizes m of the output grid ``[0, m)``, or None without ``spatial_shape``.
 
-        They follow the rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1``, or
-        ``(n - 1) s - 2 p + d (k - 1) + 1`` when transposed. The padding p is the kernel's reach
-        below its center.
+        They follow the rule of dense convolutions for n input sites, kernel size k, stride s and
+        dilation d: ``(n + 2 p - d (k - 1) - 1) // s + 1``, or ``(n - 1) s - 2 p + d (k - 1) + 1``
+        when transposed. The padding p is how far the lowest tap is below the center.
         """
         if self.spatial_shape is None:
             return None

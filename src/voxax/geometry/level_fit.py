@@ -1,8 +1,8 @@
 """Compute the capacities of a network's levels from the capacity of its input.
 
 A level is a set of voxels at one stride. Capacities are fitted to samples (:class:`Fit`), or follow
-from the strides (:func:`rows_by_stride`). In both cases scans of one input capacity share a
-compiled program, in any order and in every process.
+from the strides (:func:`rows_by_stride`). In both cases, scans that have the same input capacity
+share a compiled program, in any order and in every process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _SLOPES = 0.5, 1.5
 class LevelFit:
     """A function that returns the capacity of one level for a given capacity of the input.
 
-    For an input capacity that occurred among the samples, it returns the most rows that samples of
-    this or a smaller input capacity need. For any other input capacity it returns
+    If samples had this input capacity, it returns the most rows that samples of this or a smaller
+    input capacity need, times a margin. Otherwise it returns
     ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. The exponent
-    depends on the scene: coarsening removes more voxels of surfaces than of lines.
+    depends on the scene: coarsening removes more voxels of surfaces than of lines. Results are
+    rounded up to a multiple of 8.
 
     Attributes:
       slope, intercept: coefficients of the envelope.
@@ -61,9 +62,9 @@ class Fit:
 
     Attributes:
       levels: the fits of level 1, 2, ...; level 0 is the input.
-      rungs: the few capacities that inputs may take, ascending. Empty if input capacities are
-        rounded up by :func:`voxax.bucket_capacity` instead.
-      least: the smallest input capacity in that case.
+      rungs: the few capacities that inputs may take, ascending. If it is empty, input capacities
+        are rounded up by :func:`voxax.bucket_capacity` instead.
+      least: the smallest input capacity; only read if ``rungs`` is empty.
     """
 
     levels: tuple[LevelFit, ...]
@@ -117,9 +118,9 @@ def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
     Args:
       counts: ``int[S, L]``, number of rows of each sample at each level, level 0 first.
       margin: factor on the rows that the samples need at levels 1, 2, ...
-      on_ladder: True gives inputs one of few capacities: 5 % above the largest sample, a fourth of
-        it, a fourth of that, and so on, without capacities that no sample takes. False rounds input
-        capacities up by :func:`voxax.bucket_capacity`.
+      on_ladder: True gives inputs one of few capacities. The largest is 5 % above the largest
+        sample, and each smaller one is a fourth of the next. Those that no sample takes are left
+        out. False rounds input capacities up by :func:`voxax.bucket_capacity`.
     """
     inputs = [int(n) for n in counts[:, 0]]
     rungs = _rungs(inputs) if on_ladder else ()
@@ -144,9 +145,10 @@ def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
 
 
 def _rungs(inputs: Sequence[int]) -> tuple[int, ...]:
-    """Return a few input capacities, ascending, for samples with ``inputs`` voxels.
+    """Return a few capacities, ascending, for samples with ``inputs[i]`` voxels.
 
-    Every capacity is the smallest that fits at least one sample.
+    Each sample takes the smallest capacity that holds it. Capacities that no sample takes are left
+    out.
     """
     top = round_up_rows(math.ceil(_INPUT_MARGIN * max(inputs)))
     rungs = [top]
@@ -164,10 +166,10 @@ def rows_by_stride(
 ) -> tuple[int, ...]:
     """Return the capacity of every level, computed from the input's capacity and the strides.
 
-    A strided level of total stride s has ``1.2 / s`` times the rows of the finest level that it is
-    coarsened from, and at most all of them. If a level needs more, this factor is doubled for all
-    levels until every level fits. Generative and transposed levels take
-    :func:`voxax.coords.ladder_capacity` of their count.
+    A level that is reached by strided steps takes ``1.2 / s`` times the rows of the level where
+    these steps begin, and at most all of them. Here s is the product of their strides, averaged
+    over axes. If a level needs more, 1.2 is doubled for all levels until every level fits.
+    Generative and transposed levels take :func:`voxax.coords.ladder_capacity` of their count.
 
     Args:
       capacity: number of rows of the input.

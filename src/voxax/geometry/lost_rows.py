@@ -75,7 +75,7 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return the larger of both numbers for each level, as for two ways to the same voxels."""
+        """Return LostRows with the larger of both numbers at each level; branches share losses."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
@@ -85,7 +85,8 @@ class LostRows:
     def total_of(sources: Sequence[LostRows]) -> LostRows:
         """Return the sum of the rows that all ``sources`` lost.
 
-        A loss in a common past of two sources counts once, if it is known to be common.
+        If two sources were made by :meth:`add` or :meth:`joined` from the same LostRows, the rows
+        of the latter count once.
         """
         total, *others = sources
         counted = list(total._history())
@@ -156,7 +157,7 @@ class LostRows:
 
 @functools.lru_cache(maxsize=1024)
 def _name(level: Level) -> np.ndarray:
-    """Return a table with the stride of ``level`` in its row, and no lost rows."""
+    """Return an empty ``table`` (see :class:`LostRows`) that only has the stride of ``level``."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 1 : 1 + len(level)] = level
     return table
@@ -164,7 +165,7 @@ def _name(level: Level) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _one(level: Level) -> np.ndarray:
-    """Return a table with the number 1 in the row of ``level``, without the level's stride."""
+    """Return a ``table`` (see :class:`LostRows`) with 1 row lost at ``level``, without stride."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 0] = 1
     return table

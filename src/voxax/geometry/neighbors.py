@@ -211,13 +211,18 @@ def _compared(
     k: int,
     algorithm: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the k nearest points within the radius of each query, and their number, in JAX."""
+    """Find the k nearest points within ``radius`` of each query, in portable JAX.
+
+    ``source`` and ``scene`` are the positions ``float[N, D]`` and scenes ``int32[N]`` of the
+    points; ``around`` and ``own`` are those of the M queries. Scene -1 marks rows without
+    neighbors. Returns the arrays ``rows`` and ``found`` of :class:`Neighbors`.
+    """
     find = _among_all if algorithm == "all" else _among_cells
     return find((source, scene), (around, own), radius, k)
 
 
 def _searched(*arrays: jax.Array, k: int, algorithm: str) -> tuple[jax.Array, jax.Array]:
-    """Return the k nearest points within the radius of each query, by a native tree search."""
+    """Return the result of :func:`_compared` for its five ``arrays``, by a native tree search."""
     del algorithm
     queries = len(arrays[2])
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((queries, k), (queries,))]
@@ -237,7 +242,10 @@ def _scenes(cloud: Points) -> jax.Array:
 
 
 def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """Apply ``run`` to ``rows`` rows of the arrays at a time, and concatenate the results."""
+    """Apply ``run`` to blocks of ``rows`` rows of all arrays, and concatenate its two results.
+
+    The last block is padded with -1, and the results of this padding are removed.
+    """
     number = arrays[0].shape[0]
     blocks = -(-number // rows) if number else 0
 
@@ -253,7 +261,7 @@ def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.
 def _among_all(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Find the neighbors of each query, as :func:`_compared`, by comparing it with all points."""
+    """Return the result of :func:`_compared`, by comparing each query with all points."""
     source, scene = points
     number = source.shape[0]
     missing = max(k - number, 0)
@@ -274,7 +282,7 @@ def _among_all(
 
 
 def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return squared distances along the last axis, from differences, which keep all digits."""
+    """Return the sum of ``(a - b)**2`` over the last axis, which rounds less than dot products."""
     return jnp.sum((a - b) ** 2, axis=-1)
 
 
@@ -282,9 +290,10 @@ def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
 def _among_cells(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Find the neighbors of each query, as :func:`_compared`, among points sorted by cell.
+    """Return the result of :func:`_compared`, by comparing each query with points in near cells.
 
-    Each query reads ``3**(D - 1)`` ranges of the sorted points.
+    ``points`` and ``queries`` are each a pair of positions and scenes. Points are sorted by cell,
+    and each query reads ``3**(D - 1)`` ranges of them.
     """
     (source, scene), (around, own) = points, queries
     number, ndim = source.shape
@@ -345,7 +354,10 @@ def _among_cells(
 def _cells(
     positions: jax.Array, scene: jax.Array, origin: jax.Array, radius: jax.Array
 ) -> jax.Array:
-    """Return ``int32[N, 1 + D]``, scene and cell of each position; ``PAD`` where scene is -1."""
+    """Return ``int32[N, 1 + D]``, scene and cell of each position; ``PAD`` where scene is -1.
+
+    Cells begin at ``origin`` and are 1 % wider than ``radius``.
+    """
     cell = jnp.floor((positions - origin[None]) / (radius * _SLACK))
     # Queries may be far from all points; the cast needs a range. A cell outside it has no points.
     cell = jnp.clip(jnp.where(jnp.isfinite(cell), cell, 0), -4, 2**30).astype(jnp.int32)

@@ -122,6 +122,6 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
 
 def _reach(size: jax.Array, offsets: Any) -> jax.Array:
-    """Return reaching sizes in the dtype of ``size``, shaped to broadcast to ``[..., K]``."""
+    """Return each offset's :func:`reaching_size`: ``[1, ..., 1, K]`` in the dtype of ``size``."""
     reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
     return jnp.asarray(reach).astype(size.dtype)

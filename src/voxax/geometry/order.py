@@ -76,9 +76,10 @@ def curve_order(
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
-    """Move each scene to the lowest corner of the coordinate range, and scale the scene up.
+    """Return ``coords`` with each scene moved to the lowest corner of the range, and scaled up.
 
-    The scale is the power of two that makes the scene reach the upper half of the range.
+    The factor is the power of two with which the scene's longest axis ends in the upper half of the
+    coordinate range.
     """
     valid = (coords[:, 0] != PAD)[:, None]
     scene = jnp.where(valid[:, 0], coords[:, 0], batch_size)

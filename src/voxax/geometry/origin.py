@@ -159,9 +159,9 @@ FAR = 10_000.0
 
 
 def near_origin(positions: np.ndarray) -> _Place:
-    """Return an origin near positions ``float64[N, D]`` if any is beyond :data:`FAR`, else ().
+    """Return an origin near ``positions float64[N, D]`` if a coordinate exceeds 10,000, else ().
 
-    It is a multiple of 1024 along each axis, and zero along axes where all positions are nearer.
+    It is a multiple of 1024 along each axis, and zero along axes without such a coordinate.
     """
     rows = positions[np.isfinite(positions).all(axis=1)]
     if not len(rows) or np.abs(rows).max() <= FAR:

@@ -27,8 +27,8 @@ class Patches(NamedTuple):
     Attributes:
       rows: ``int32[P, L]``, the voxel row in each slot of each patch, -1 in empty slots. Empty
         slots come last in their patch.
-      place: ``int32[capacity]``, ``patch * L + slot`` of the slot from which the result of each
-        voxel row is read; -1 for padding. Copies of the row in other slots only serve as keys.
+      place: ``int32[capacity]``, for each voxel row the index ``patch * L + slot`` of the slot with
+        its attention result; -1 for padding. Further slots of the row only serve as keys.
     """
 
     rows: jax.Array
@@ -68,14 +68,14 @@ LONGEST = 1 << 20  # a patch of this many rows has 10^12 logits
 
 
 def check_length(name: str, length: int) -> None:
-    """Raise :class:`InputError` unless ``length`` is an integer from 1 to ``LONGEST``."""
+    """Raise :class:`InputError` about ``name`` unless ``length`` is an integer from 1 to 2**20."""
     whole = hasattr(length, "__index__") and not isinstance(length, bool)
     if not whole or not 1 <= length <= LONGEST:
         raise InputError(f"{name} {length!r} must be an integer from 1 to {LONGEST}")
 
 
 def number_of_patches(capacity: int, batch_size: int, length: int) -> int:
-    """Return how many patches suffice for any ``batch_size`` scenes in ``capacity`` rows."""
+    """Return how many patches of ``length`` rows suffice for ``batch_size`` scenes of any sizes."""
     return max(1, min(capacity, (capacity + batch_size * (length - 1)) // length))
 
 

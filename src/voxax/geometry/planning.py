@@ -169,9 +169,10 @@ class Plan:
     def capacity(self, n: int) -> int:
         """Return the capacity for an input of ``n`` voxels.
 
-        With ``on_ladder`` it is the smallest fitted input capacity of at least ``n``, or a default
-        one if all are smaller. Otherwise ``n`` is rounded up by :func:`voxax.bucket_capacity`. The
-        same ``n`` gives the same capacity in every order, process and resumed run.
+        With ``on_ladder`` it is the smallest fitted input capacity of at least ``n``. If there is
+        none, ``n`` is rounded up by :func:`voxax.coords.ladder_capacity`. Without ``on_ladder``,
+        ``n`` is rounded up by :func:`voxax.bucket_capacity`. The same ``n`` gives the same capacity
+        in every order, process and resumed run.
         """
         if not self.on_ladder:
             return bucket_capacity(max(n, self.fit.least if self.fit else 0))
@@ -201,9 +202,9 @@ class Plan:
           voxels: concrete voxels. NumPy arrays give NumPy results, without use of a device.
           maps: False attaches only the capacities and builds no maps.
           grow: what to do if a level needs more rows than its fitted capacity. False raises. True
-            takes larger capacities: on CPUs those of a plan that is not fitted; on accelerators
-            those of the next larger input capacity that suffices, up to about 16 times as many
-            rows, and beyond that as on CPUs.
+            takes larger capacities. On CPUs these are the capacities of a plan that is not fitted.
+            Accelerators take the fitted capacities for the next larger input that suffices. If
+            inputs about 16 times as large do not suffice, they do as CPUs do.
           capacity: rows of the result, for instance from :meth:`capacity`; None takes the capacity
             of ``voxels``.
 
@@ -344,10 +345,10 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A placeholder for attached maps that marks the geometries of one recording.
+    """A placeholder for attached maps. It marks geometries that come from a traced model's input.
 
     The recorder is part of the pytree's structure. So a jitted function that takes marked voxels is
-    traced anew, and recorded, while other functions are found in JAX's cache.
+    traced anew, and its maps are recorded. Other functions are found in JAX's cache.
     """
 
     recorder: _Recorder | None = None
@@ -376,7 +377,11 @@ class _Recorder:
         return isinstance(attached, _Watched) and attached.recorder is self
 
     def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
-        """Note a kernel map, and return it with the level's number in its output geometry."""
+        """Note a requested kernel map, and number the level of its output voxels. Return the map.
+
+        The returned map knows the level. A map whose input voxels do not come from the model's
+        input is returned unchanged.
+        """
         geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
         if not self._is_watched(geometry):  # voxels that do not come from the input
             return kernel_map
@@ -399,7 +404,7 @@ class _Recorder:
         return self._numbered[id(kernel_map)][1]
 
     def finish(self) -> None:
-        """Convert the noted maps to records. Call it after the model has read all views."""
+        """Convert the noted maps to records. Call it at the end of the trace of the model."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
             keys = kernel_map.memo.names()

@@ -183,7 +183,7 @@ class Points:
 
     @checked_operator
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
-        """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
+        """Apply ``fn`` to the features ``[capacity, C]``; padding is zero before and after it."""
         # Padding is cleared before too: NaN times a cotangent of zero would reach the gradient of
         # the weights of fn.
         return self.replace_features(fn(self.replace_features(self.features).features))

@@ -75,7 +75,7 @@ def rows_at(coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 
 def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the source row of each place, or -1: :func:`source_rows` in NumPy."""
+    """Return the inverse of ``targets``, -1 where there is none: :func:`source_rows` in NumPy."""
     source = np.full(capacity, -1, np.int32)
     (moved,) = np.nonzero((targets >= 0) & (targets < capacity))
     source[targets[moved]] = moved
@@ -85,14 +85,14 @@ def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
 @eagerly(sources_on_host)
 @functools.partial(jax.jit, static_argnames="capacity")
 def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
-    """Return the source row of each place: the inverse of ``targets``.
+    """Return the inverse of ``targets``: for each target row, the source row that goes there.
 
     Args:
-      targets: ``int32[N]``, the place of each row, or -1; no two rows have the same place.
-      capacity: number of places.
+      targets: ``int32[N]``, the target of each source row, or -1; no two rows have the same target.
+      capacity: number of target rows.
 
     Returns:
-      ``int32[capacity]``, the row at each place, -1 where there is none.
+      ``int32[capacity]``, the source row of each target row, -1 where there is none.
     """
     place = jnp.where(targets < 0, capacity, targets)
     index = jnp.arange(targets.shape[0], dtype=jnp.int32)
@@ -217,7 +217,7 @@ def joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int
 
 
 def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
-    """Raise :class:`InputError` unless the number of sites outside the range is 0 or traced."""
+    """Raise :class:`InputError` if ``lost``, a number of sites out of range, is known and not 0."""
     if not _compat.is_traced(lost) and int(lost):
         raise InputError(
             f"{operation} leads to {int(lost)} sites with coordinates outside [-2**30, 2**30): "

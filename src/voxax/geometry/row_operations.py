@@ -170,7 +170,7 @@ def _by(ufunc: Callable[..., Any]) -> HostBody:
 
 
 def _own(values: Any, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Copy values, cast and broadcast, into new memory that JAX can use without a copy."""
+    """Return a copy of ``values``, cast and broadcast, in memory that JAX can use as it is."""
     found = empty_array(shape, dtype)
     found[...] = values
     return found

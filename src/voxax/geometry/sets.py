@@ -192,7 +192,7 @@ def _merged(
 def _joined(
     sources: Sequence[VoxelGeometry], join: Join, capacity: int | None
 ) -> tuple[VoxelGeometry, Rows]:
-    """Return the joint geometry, and for each source the source row of each new row, or -1."""
+    """Return the joint geometry, and for each source its row of every joint voxel, or -1."""
     first, *others = sources
     if capacity is None and all(first.same_as(other) for other in others):
         geometry = functools.reduce(VoxelGeometry.with_drops_of, others, first)
@@ -215,18 +215,18 @@ def _joined(
 
 @in_either()
 def _own_rows(xp: Any, coords: Any) -> Any:
-    """Return ``int32[N]``, the index of each row, -1 for padding."""
+    """Return ``int32[N]``: ``0, 1, 2, ...``, but -1 in padding rows."""
     return xp.where(coords[:, 0] != PAD, xp.arange(coords.shape[0], dtype=np.int32), np.int32(-1))
 
 
 @in_either("lengths", "capacity")
 def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
-    """Return, for each list of rows, ``int32[capacity]``: the row that lies at each place, or -1.
+    """Return ``int32[capacity]`` for each list of rows: its row at each output row, or -1.
 
     Args:
-      inverse: the place of each row of the concatenated lists.
+      inverse: the output row of each row of the concatenated lists, or -1.
       lengths: number of rows of each list.
-      capacity: number of places.
+      capacity: number of output rows.
     """
     read = sources_on_host if xp is np else source_rows
     return tuple(read(part, capacity) for part in xp.split(inverse, np.cumsum(lengths)[:-1]))
@@ -234,10 +234,11 @@ def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> 
 
 @in_either("base")
 def _matches(xp: Any, coords: Any, base: int) -> Any:
-    """Look the rows of ``coords[base]`` up in every array of ``coords``.
+    """Look the rows of ``coords[base]``, N of them, up in every array of ``coords``.
 
     Returns:
-      The row in each array, or -1; a mask of the rows that all arrays have; the number of these.
+      A tuple with ``int32[N]`` for each array, the matching row or -1; ``bool[N]``, which rows all
+      arrays have; ``int32[]``, the number of such rows.
     """
     find, smallest = rows_on_host if xp is np else rows_at, coords[base]
     own = xp.arange(smallest.shape[0], dtype=np.int32)
@@ -258,7 +259,12 @@ def _follow(xp: Any, match: Any, source: Any) -> Any:
 
 @in_either("reduction", "dtype")
 def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any) -> Any:
-    """Reduce the operands' rows ``[capacity, C]`` over the operands that have the voxel."""
+    """Return ``[capacity, C]``: features of several operands, combined over those with the voxel.
+
+    ``parts`` has an array ``[capacity, C]`` for each operand, zero where the operand lacks the
+    voxel. ``rows`` has an array ``int32[capacity]`` for each operand, -1 where the operand lacks
+    the voxel. ``dtype`` is the common dtype of the operands.
+    """
     wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     here = [(row >= 0)[:, None] for row in rows]
     parts = [part.astype(wide) for part in parts]

@@ -176,7 +176,7 @@ class VoxelGeometry:
         self._own()
 
     def _own(self) -> None:
-        """Drop attached and remembered maps that belong to other voxels."""
+        """Drop attached and remembered maps if they were built for other voxels."""
         attached = self.attached
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
             object.__setattr__(self, "attached", None)
@@ -249,7 +249,10 @@ class VoxelGeometry:
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
-        """Return this geometry with the rows that ``other`` lost counted in ``drops`` too."""
+        """Return this geometry; its ``drops`` become the larger of its own and those of ``other``.
+
+        The numbers of lost rows are compared level by level.
+        """
         drops = self.drops.joined(other.drops)
         return self if drops is self.drops else dataclasses.replace(self, drops=drops)
 
@@ -332,7 +335,7 @@ def _valid(xp: Any, coords: Any) -> Any:
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
-    """Raise :class:`CapacityError` if rows were lost; traced numbers are not checked."""
+    """Raise :class:`CapacityError` if ``num_dropped`` is known and not 0: a level lost rows."""
     if _compat.is_traced(num_dropped) or not int(num_dropped):
         return
     given, needed = int(count), int(count) + int(num_dropped)
@@ -385,8 +388,9 @@ class AttachedMaps:
     def belong_to(self, geometry: VoxelGeometry) -> bool:
         """Return whether these maps were built for the voxels of ``geometry``.
 
-        The first geometry of each level that is passed becomes the owner. Later ones must have the
-        same coords array, stride and batch size. NumPy coordinates and maps become read-only.
+        The first geometry that is passed for a level counts as the right one. Later geometries of
+        this level must have the same coords array, stride and batch size. NumPy coordinates and
+        maps become read-only.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)
@@ -431,7 +435,8 @@ class ShardMaps(AttachedMaps):
     def may_be(self, other: AttachedMaps | None) -> bool:
         """Return whether ``other`` may contain the maps of the same split.
 
-        It may if both are traced and have the same records and shapes.
+        Traced arrays have no values to compare, so the answer is yes if both are traced and have
+        the same records and shapes.
         """
         if not isinstance(other, ShardMaps) or self.records != other.records:
             return False

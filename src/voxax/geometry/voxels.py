@@ -427,7 +427,7 @@ def _add_parts(xp: Any, local: Any, origin: Any) -> Any:
 
 @in_either("steps")
 def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> Any:
-    """Return whether float32 does not resolve a quarter of a step at some valid position."""
+    """Return ``bool[]``: whether float32 is coarser than ``steps / 4`` at any valid position."""
     reach = xp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
     return xp.any(valid[:, None] & (xp.abs(positions) >= reach.astype(positions.dtype)[None]))
 
@@ -529,7 +529,8 @@ def _merge(
 ) -> tuple[UniqueRows, jax.Array, jax.Array]:
     """Merge duplicate rows: return the distinct rows, their features and the table of lost rows.
 
-    Rows outside the coordinate range or the batch count as lost.
+    Rows outside the coordinate range or the batch count as lost. The table is that of
+    :class:`LostRows`, and ``level`` is the stride of the rows.
     """
     good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
     good &= in_range(coords[:, 1:])
@@ -671,9 +672,9 @@ def place_points(
       on_host: whether the positions are NumPy arrays; the results then are NumPy arrays too.
 
     Returns:
-      The positions, minus the origin where it was subtracted in float64; ``int32[N, D]``, their
-      cells; ``bool[N]``, whether the cell is known; ``bool[N]``, whether it is unknown because
-      float32 does not resolve it.
+      Four arrays. The positions, less the part of the origin that was subtracted in float64.
+      ``int32[N, D]``, their cells. ``bool[N]``, whether the cell is known. ``bool[N]``, whether it
+      is unknown because float32 is too coarse.
     """
     positions, parts = relative(positions, origin, own)
     to = lattice(parts, size, (1,) * len(size), positions.dtype)
@@ -693,7 +694,11 @@ _place_on_device = jax.jit(_place)
 
 
 def raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float, ...]) -> None:
-    """Raise :class:`InputError` for the first position without a cell, unless values are traced."""
+    """Raise :class:`InputError` for the first position without a cell, unless values are traced.
+
+    ``bad`` is ``bool[N]``, True for positions without a cell. ``vague`` is True for those of them
+    where float32 is too coarse. ``size`` is the voxel size.
+    """
     if _compat.is_traced(bad) or not bool(bad.any()):
         return
     bad, positions = np.asarray(bad), np.asarray(positions)
@@ -760,7 +765,7 @@ def to_dense(
 def _rows_of_cells(
     coords: np.ndarray, corner: tuple[int, ...], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return ``int32[*shape]``, the row at each cell of the grid, or -1."""
+    """Return ``int32[*shape]``, the row at each cell, or -1; ``corner`` is the first cell."""
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = ((index >= 0) & (index < np.asarray(shape, np.int32)[None])).all(axis=1)
     (rows,) = np.nonzero(inside & (coords[:, 0] != PAD))
@@ -771,7 +776,7 @@ def _rows_of_cells(
 
 @in_either("corner", "shape")
 def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
-    """Return ``[*shape, C]``, the features at their scene and cell."""
+    """Return ``[*shape, C]``, the features at scene and cell; ``corner`` is the first cell."""
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = xp.all((index >= 0) & (index < np.asarray(shape, np.int32)[None]), axis=1)
     inside &= coords[:, 0] != PAD
@@ -921,7 +926,7 @@ def _stacked_on_host(
 @eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
-    """Concatenate the rows of several batches and renumber their scenes; rows stay sorted."""
+    """Concatenate the rows of batches with ``sizes[i]`` scenes each, and renumber the scenes."""
     moved, start = [], 0
     for rows, size in zip(coords, sizes, strict=True):
         moved.append(jnp.where(rows[:, :1] == PAD, PAD, rows.at[:, 0].add(start)))
