@@ -51,7 +51,7 @@ class Call:
 
 
 def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether all arguments, and the parameters if `fn` is a module, have values."""
+    """Return whether `args`, and the parameters of a module `fn`, have values (no tracers)."""
     leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     return not shapes and not _compat.is_traced(leaves)
@@ -60,7 +60,7 @@ def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 def find_products(
     fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
 ) -> list[Call]:
-    """Find the forward, dgrad and wgrad products of sparse convolutions in ``fn(*arguments)``.
+    """Return the forward, dgrad and wgrad products of convolutions in a function, in program order.
 
     Args:
       fn: any traceable function.
@@ -100,9 +100,11 @@ def find_products(
 
 
 def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
-    """Return the arrays of each product's kernel map, by the product's place in the program.
+    """Compute the kernel maps in the jaxpr `closed`; return the arrays of each convolution's map.
 
-    The arrays are in the order of ``view_names`` of the product's layer.
+    `leaves` are the arguments of the jaxpr. The keys of the result are the places of the
+    convolutions in the program. The arrays are in the order of ``view_names`` of the convolution's
+    layer.
     """
     indices: dict[_compat.Place, list[int]] = {}
 

@@ -54,10 +54,7 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """Return the work and least time of a product whose map has `pairs` (input, output) row pairs.
-
-    The time is None without `hardware`, or if its rates are unknown.
-    """
+    """Return the work and least time of a product with `pairs` (input row, output row) pairs."""
     p = problem
     channels = (
         p.in_channels
@@ -126,7 +123,7 @@ class PairCounter:
         self._estimated: dict[Hashable, int] = {}
 
     def count(self, views: Mapping[str, Any], problem: Problem) -> int:
-        """Return the number of pairs of the map of `problem`, whose arrays are `views`."""
+        """Return the number of pairs in the kernel map of `problem`, whose arrays are `views`."""
         if problem.layer.kind == "dynamic":
             return taps_of(problem, np.asarray(views["sizes"]))
         if "pair_starts" in views:  # by tap; the last element is the number of all pairs

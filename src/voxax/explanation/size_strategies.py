@@ -104,8 +104,7 @@ class Strategies:
 def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
     """Compare the costs of all algorithms for the first dynamic convolution in ``fn(*args)``.
 
-    The kernel sizes are those of this call. :func:`voxax.explain` reports which algorithm is
-    chosen.
+    The kernel sizes are those of this call. :func:`voxax.explain` names the chosen algorithm.
 
     Args:
       fn: any traceable function.

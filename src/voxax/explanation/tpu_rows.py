@@ -1,8 +1,4 @@
-"""Explain how ``implicit_gemm`` on a TPU reads input rows: by items or by windows.
-
-An item lists the neighbors of 8 output rows, for one tap, within 8 consecutive input rows. A window
-is a range of consecutive input rows.
-"""
+"""Explain how ``implicit_gemm`` on a TPU reads the input rows, see :class:`RowsMoved`."""
 
 from __future__ import annotations
 

@@ -83,11 +83,7 @@ def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return the array that :func:`note_map` stored for a problem's layer, as ``{name: array}``.
-
-    The name is ``sizes`` for a dynamic convolution, otherwise ``neighbors``. The result is None if
-    no array is stored for an equal layer.
-    """
+    """Return ``{"sizes" or "neighbors": array}`` as recorded for an equal layer, or None."""
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.
     if array is None or (not isinstance(array, np.ndarray) and array.is_deleted()):

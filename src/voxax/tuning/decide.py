@@ -37,8 +37,7 @@ class Choice:
       source: why the kernel was chosen, see :data:`Source`.
       seconds: measured time of one call, or None.
       entry: the cache's entry of this problem, or None.
-      refused: ``(name, reason)`` of each algorithm that the user's request admits but that cannot
-        run.
+      refused: ``(name, reason)`` of each algorithm that the request admits but that cannot run.
       pending: what must be done before the choice may be used, see :data:`Pending`.
     """
 
@@ -149,8 +148,7 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
     """Return the first candidate that was not rejected, and ``(name, reason)`` of unusable ones.
 
     The order is: the default candidate of each algorithm, the reference, all other candidates. If
-    results cannot be checked, kernels that have not run on any device yet come last among the
-    defaults.
+    results cannot be checked, kernels that never ran on a device come last among the defaults.
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)

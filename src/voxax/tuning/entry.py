@@ -118,8 +118,7 @@ class Entry:
       measured: one measurement per candidate (algorithm with parameters).
       sample: name of the data that the candidates ran on: ``"caller's map"``, or a recorded scene
         such as ``"lidar"``.
-      source: ``measured`` on this device, ``shipped`` with voxax, or ``predicted`` without
-        measuring.
+      source: ``measured`` by the user, ``shipped`` with voxax, or only ``predicted``.
       when: time of the newest measurement, ISO format in UTC, see :func:`utc_now`.
       seconds_spent: time spent on these measurements, compilation included.
       jaxlib: version of jaxlib that compiled the candidates.

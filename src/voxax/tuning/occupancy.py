@@ -38,8 +38,7 @@ class SampleMap(NamedTuple):
     """Kernel map of a recorded scene, in read-only NumPy arrays.
 
     Attributes:
-      neighbors: ``int32[out_capacity, K]``, the input row for each output row and kernel tap, or
-        -1.
+      neighbors: ``int32[out_capacity, K]``, input row of each output row and kernel tap, or -1.
       in_rows: ``int32[N, 1 + D]``, coordinates of the N input rows in lexicographic order.
       out_rows: ``int32[M, 1 + D]``, coordinates of the M output rows in lexicographic order.
     """
@@ -64,8 +63,7 @@ def sample_map(
     other's voxels.
 
     Recorded scenes have three axes. For two axes, they are projected from above. For one axis, all
-    lines of voxels along the first axis are put one after the other. For four axes, the last is
-    time.
+    lines of voxels along the first axis are joined. For four axes, the last is time.
 
     Args:
       kind: one of ``KINDS``.

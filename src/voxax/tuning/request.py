@@ -164,11 +164,7 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return `entry`, a name or an enum member with a name as its value, as a string.
-
-    For any other value, AlgorithmError is raised. The message begins with `origin` and ends with
-    `listed`, the known names.
-    """
+    """Return a name, or an enum member's value, as a string; else raise AlgorithmError."""
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):
         return text
@@ -371,10 +367,7 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    """Return the algorithms of `kind` that `value` of the WarpConvNet variable `name` admits.
-
-    Names that voxax does not have are skipped with a warning. If none is left, all are admitted.
-    """
+    """Return the algorithms in `value` of WarpConvNet's variable `name`; warn of unknown names."""
     known = names(kind)
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     words = {word: _canonical(word, known) for word in map(str.strip, inner.split(","))}

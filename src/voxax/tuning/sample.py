@@ -27,8 +27,7 @@ class Sample:
     """Concrete operands and map arrays for measurements of one product of a layer.
 
     Attributes:
-      a, b: operands of the product: normally distributed values, or small integers for integer
-        dtypes.
+      a, b: operands of the product: normally distributed values, or small integers.
       views: arrays of the kernel map by name; for a dynamic convolution only ``sizes``.
       name: where the map or the sizes come from: ``"caller's map"``, or another description.
     """
@@ -121,7 +120,7 @@ def taps_of(problem: Problem, sizes: np.ndarray) -> int:
 
 
 def _counts(problem: Problem) -> np.ndarray:
-    """Return how many taps a kernel of size 0, 1, ... has, up to the largest size."""
+    """Return ``int[S + 1]``: how many taps a kernel of size 0 to S has; S is the largest size."""
     if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
     return taps_within(problem.layer.spec.offsets)

@@ -31,8 +31,7 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
     The first process that claims the topic calls `decide`, and the others wait for the answer. A
     job decides each topic once; outside of a job, `decide` is called every time. If the call of
     `decide` raised an error or took longer than `timeout`, or the coordinator is gone, a waiting
-    process logs a warning and calls `decide` itself. Only then can two processes get different
-    answers.
+    process logs a warning and calls `decide` itself. Only then can answers differ.
 
     Args:
       topic: text that describes the decision completely and is equal in all processes.

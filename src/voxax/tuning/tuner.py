@@ -2,9 +2,9 @@
 
 A *candidate* is an algorithm with parameters. The user's request limits the candidates, so a single
 requested algorithm is used whatever the cache contains. :func:`voxax.tuning.decide.decide` chooses
-by the table below. :func:`choose` measures or checks as the table says, then decides again. The last
-three columns are modes, see :func:`voxax.tuning.request.autotune_mode`. The mode ``on`` counts as
-``cached`` if this process has no device of the platform, or no time left for measuring.
+by the table below. :func:`choose` measures or checks as the table says, then decides again. The
+last three columns are modes, see :func:`voxax.tuning.request.autotune_mode`. The mode ``on`` counts
+as ``cached`` if this process has no device of the platform, or no time left for measuring.
 
 ==========  =========================  ===================  ======================  ============
 candidates  the cache has              ``on``               ``cached``              ``off``
@@ -26,16 +26,15 @@ several     a measurement made just    its fastest, or an   (not measured)      
 
 - *error*: :class:`AlgorithmError` with the reason for each algorithm.
 - *it*: the only candidate. *Its fastest*: the fastest candidate of that measurement.
-- *default*: the default parameters (heuristic) of the first admitted algorithm. If results
-  cannot be checked, those of the first algorithm whose kernel is not :attr:`Kernel.unproven`.
+- *default*: the default parameters (heuristic) of the first admitted algorithm. If results cannot
+  be checked, those of the first algorithm whose kernel is not :attr:`Kernel.unproven`.
 - *checked*: the result is compared with the reference algorithm's, once for each kind of problem,
   if there is a device. A candidate with a wrong result is rejected. If it is the only candidate,
   this is an error. If it came from shipped or predicted times, these are ignored. If it was the
   default, the other heuristics, the reference and the other candidates are tried in this order.
 - *measure*: as many candidates are measured as the time allows, and the others are stored in the
   cache as skipped. Later runs do not measure skipped ones; reports name them, and ``vx.tune``
-  measures them. If
-  measuring fails, the default is used.
+  measures them. If measuring fails, the default is used.
 
 In a job of several processes, one decides, and the others use its decision.
 """
@@ -170,16 +169,13 @@ def tune(
 ) -> None:
     """Measure the algorithms for one product of a layer, and store the times in the cache.
 
-    Without a device, or with fewer than two candidates, nothing is done.
-
     Args:
       problem: the product (forward, dgrad or wgrad).
       admitted: names of the algorithms that the request admits.
       views: concrete arrays of a real kernel map, by name. A product that was measured on a
         recorded scene is then measured again. None takes the concrete map of an earlier call of an
         equal layer if there is one, or else a recorded scene.
-      also: problems that describe the same product by other keys; the times are stored for them
-        too.
+      also: problems with other keys for the same product; the times are stored for them too.
       anew: whether to measure even if the cache contains all candidates.
       budget: limit in seconds, including compilation; None sets no limit.
     """
@@ -317,8 +313,7 @@ def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
 
     The order matters, because most of the time is spent on compiling. A candidate is ranked by the
     ratio of its time to the best time of any candidate in the same entry of `known`. If several
-    entries have a time for the candidate, the last entry counts. Candidates without a time come
-    last.
+    entries have a time for the candidate, the last entry counts. Those without a time come last.
     """
     ratios: dict[Identity, float] = {}
     for entry in known:
@@ -340,8 +335,7 @@ def _objection(space: Space, choice: Choice, device: Any) -> str | None:
     candidate, but is not stored. A check compiles two programs, and its time is part of the budget
     for measuring. An earlier success of the kernel with other parameters replaces the check if the
     budget is used up, or if the kernel is :attr:`Kernel.decisive` (known to be by far the fastest).
-    This exception is not made for the only candidate. For decisive kernels, a success is stored on
-    disk too.
+    This does not apply to the only candidate. For decisive kernels, a success is stored on disk.
     """
     p, candidate = choice.problem, choice.candidate
     name, parameters, revision = candidate.identity
