@@ -77,7 +77,10 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
 
 
 def peak_memory() -> dict[str, int]:
-    """Return peak memory in bytes, if known: of this process, ``host``, and its ``device``."""
+    """Return the peak memory of this process in bytes, as ``host`` and ``device``.
+
+    ``device`` is the memory of the first JAX device. A key is missing if its value is unknown.
+    """
     peaks = {}
     # VmHWM is reset when a process starts another program.
     host = _peak_memory(Path("/")) or _maximum_resident_size()
@@ -164,7 +167,7 @@ def _cores(root: Path) -> Facts:
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many CPU cores the container's cgroup allows (a fraction), or None if all."""
+    """Return how many CPU cores the container's cgroup allows, as a fraction; None if unlimited."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()

@@ -258,7 +258,7 @@ _FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
 
 
 def feature_names() -> tuple[str, ...]:
-    """Return the names that :meth:`HardwareInfo.supports` lists, not dtypes or CPU extensions."""
+    """Return the names for :meth:`HardwareInfo.supports` except dtypes and vector extensions."""
     return tuple(_FEATURES)
 
 

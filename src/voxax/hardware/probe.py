@@ -58,7 +58,7 @@ def remembered(key: str) -> Facts:
 
 
 def measure(device: Any, key: str, *, again: bool = False) -> Facts:
-    """Measure the memory bandwidth and matrix rates of ``device``; keep them on disk as ``key``.
+    """Measure memory bandwidth and matrix rates of ``device``; store them on disk under ``key``.
 
     If there is a measurement already, it is returned instead, unless ``again`` is True. A folder
     that cannot be written is no error.

@@ -1,4 +1,4 @@
-"""The hardware that programs are compiled for: of this process, or described and absent."""
+"""The hardware that programs are compiled for: this process's device, or an absent device."""
 
 from __future__ import annotations
 

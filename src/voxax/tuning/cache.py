@@ -2,12 +2,12 @@
 
 There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory;
 ``docs/cache.md`` shows one. A problem is one product (forward, dgrad or wgrad) of a layer. Its key
-has one entry for each version of jaxlib that measured it, and at most one predicted entry, which is
-valid for every jaxlib. The versions of voxax and jaxlib at the top of the file are those of the
-last writer, for information only. The file is not trusted: it contains only data and no paths, its
-size is limited, and every field is checked. Several processes may read and write the file at the
-same time, and any of them may die at any moment. Each measurement is therefore merged into the file
-under a lock, and the file is replaced atomically.
+has one entry for each version of jaxlib that measured it, and at most one entry with predicted
+times, which is valid for every version. The versions of voxax and jaxlib at the top of the file are
+those of the last writer, for information only. The file is not trusted: it contains only data and
+no paths, its size is limited, and every field is checked. Several processes may read and write the
+file at the same time, and any of them may die at any moment. Each measurement is therefore merged
+into the file under a lock, and the file is replaced atomically.
 
 :class:`TuningCache` does not raise disk errors: it logs one warning, and the process continues with
 its own measurements. The files ``defaults/<device>.json`` have the same format and are shipped with
@@ -163,7 +163,7 @@ class TuningCache:
         return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
-        """Return ``(key, entry)`` of the user's measurements with this jaxlib, sorted by key."""
+        """Return ``(key, entry)`` of the user's measurements with this jaxlib version, sorted."""
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 
@@ -347,7 +347,7 @@ def _encode(device: str, store: Store) -> bytes:
 
 
 def remove_file(path: Path) -> None:
-    """Delete a cache file under its lock; raise OSError if that is not possible."""
+    """Delete a cache file while holding its lock; raise OSError if that is not possible."""
     if path.parent.is_dir():
         with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
             path.unlink(missing_ok=True)

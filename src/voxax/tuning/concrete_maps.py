@@ -83,7 +83,7 @@ def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return ``{"sizes" or "neighbors": array}`` as recorded for an equal layer, or None."""
+    """Return ``{name: array}`` as recorded for the problem's layer by :func:`note_map`, or None."""
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.
     if array is None or (not isinstance(array, np.ndarray) and array.is_deleted()):

@@ -161,7 +161,7 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
-    """Return an error message with the reason why each of `refused` and of `entry` cannot run."""
+    """Return an error message: why each algorithm in `refused` or `entry` cannot run."""
     reasons = [f"{name}: {reason}" for name, reason in refused]
     for measured in () if entry is None else entry.measured:
         if measured.verdict in ("failed", "rejected"):

@@ -78,7 +78,7 @@ class _Runner:
 
     @property
     def figure(self) -> float:
-        """Seconds per call: the lower quartile of the samples, as other programs only add time."""
+        """Seconds per call: the lower quartile of the samples, since noise only adds time."""
         return float(np.quantile(self.seconds, 0.25))
 
 

@@ -124,8 +124,8 @@ def _fit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return input and output coordinates of a map with at most `in_fill` and `out_fill` rows.
 
-    The map is the largest one to about 3 %. Its input, or the output of a transposed convolution,
-    has the first voxels of copies of the scene `cells`, cropped by the ranks `places`.
+    The map is the largest possible, to about 3 %. Its input, or the output of a transposed
+    convolution, has the first voxels of copies of the scene `cells`, cropped by the ranks `places`.
     """
     finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)

@@ -114,7 +114,7 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
-    """Return the sum of the numbers of taps of kernels with these sizes, ``int[rows]``."""
+    """Return how many taps kernels of the given sizes have together; `sizes` is ``int[rows]``."""
     counts = _counts(problem)
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 
