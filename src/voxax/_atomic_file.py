@@ -16,7 +16,8 @@ def write_atomically(
     """Write ``data`` to the file ``path`` in one step, and return the path.
 
     Args:
-      path, private: as for :func:`replacing`.
+      path: the file to create or replace.
+      private: whether only the owner may read and write the file; otherwise the umask decides.
       data: the whole content of the file; text is written as UTF-8.
 
     Raises:

@@ -20,9 +20,9 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 def locked(path: Path, patience: float) -> Iterator[None]:
     """Return a context in which this process owns the lock file ``path``.
 
-    The lock is also released when the process ends, however it ends. On a file system without
-    locks, the lock is a second file ``<path>-held``, which exists while the lock is owned; if that
-    file is older than a minute, a dead process left it, and it is deleted.
+    The lock is also released when the process ends, however it ends. If the file system has no
+    locks, the lock is a second file ``<path>-held``, which exists while the lock is owned; a second
+    file older than a minute was left by a dead process, and is deleted.
 
     Args:
       path: the lock file in an existing folder; it is created if necessary, and never deleted.

@@ -33,7 +33,7 @@ _FOREIGN = {
 
 
 def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] = ()) -> None:
-    """Raise :class:`InputError` for an argument of another library; name its voxax counterpart.
+    """Raise :class:`InputError` if an option is another library's; name its counterpart in voxax.
 
     Args:
       name: name of the module or function, for the message.

@@ -16,7 +16,7 @@ _watching = False
 
 
 def check_process() -> None:
-    """Raise :class:`voxax.VoxaxError` if this process is a fork of one that had used JAX.
+    """Raise :class:`voxax.VoxaxError` if this process was forked from one that had used JAX.
 
     Call this function before an eager operation uses JAX. Its first call also registers a function
     that runs in every later fork and notes whether the parent had used JAX.

@@ -1,7 +1,7 @@
 """Upper limits for numbers that come from users, configurations, checkpoints or programs.
 
-Every limit is far above the values of real trainings. A number within its limit may make a call
-fail, but does not crash the process.
+Every limit is far above the values of real trainings. A call with a number within the limit may
+still fail, but does not crash the process.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _SECONDS = 1.0
 def end_with(parent: int) -> None:
     """Start a thread that ends this process a second or two after the process ``parent`` ends.
 
-    A killed parent cannot stop its children, which would wait for work, or go on compiling.
+    A killed parent cannot stop its child processes, which would otherwise run on.
 
     Args:
       parent: ID of the process that started this one.

@@ -38,7 +38,7 @@ class Call:
     Attributes:
       scope: the ``jax.named_scope`` path in which the product was traced.
       problem: the product's description: its sizes, dtypes and layer.
-      admitted: names of the algorithms that the layer's request admits.
+      admitted: names of the algorithms that the user's request for the layer admits.
       layer: the layer that the product belongs to.
       views: the arrays of the kernel map, by name; None if they were not computed.
     """
@@ -51,7 +51,7 @@ class Call:
 
 
 def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether all arguments, and the parameters if `fn` is a module, have values."""
+    """Return whether `args`, and the parameters of a module `fn`, have values (no tracers)."""
     leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     return not shapes and not _compat.is_traced(leaves)
@@ -60,15 +60,15 @@ def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 def find_products(
     fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
 ) -> list[Call]:
-    """Return the products of the sparse convolutions in ``fn(*arguments)``, in program order.
+    """Return the forward, dgrad and wgrad products of convolutions in a function, in program order.
 
     Args:
       fn: any traceable function.
       arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
       platform: the platform that the products will run on, such as ``tpu``.
-      maps: whether to compute the kernel maps of all products outside of loops. The arguments must
-        then be concrete, and only the part of the function that the maps need is computed. False
-        computes nothing.
+      maps: whether to compute the kernel maps of all convolutions outside of loops. The arguments
+        must then be concrete, and only the part of the function that the maps need is computed.
+        False computes nothing, and the result has no maps.
 
     Raises:
       InputError: the function has no sparse convolution.
@@ -100,9 +100,11 @@ def find_products(
 
 
 def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
-    """Return the arrays of each product's kernel map, by the product's place in the program.
+    """Compute the kernel maps in the jaxpr `closed`; return the arrays of each convolution's map.
 
-    The arrays are in the order of ``view_names`` of the product's layer.
+    `leaves` are the arguments of the jaxpr. The keys of the result are the places of the
+    convolutions in the program. The arrays are in the order of ``view_names`` of the convolution's
+    layer.
     """
     indices: dict[_compat.Place, list[int]] = {}
 
@@ -130,16 +132,16 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
     """Report the algorithm and parameters that each sparse convolution in ``fn(*args)`` would use.
 
-    The report also has the reason for each choice, its time, and a lower bound of the time.
-    Nothing is measured: choices and times come from the user's request, the user's tuning cache,
-    the measurements shipped with voxax, or the default. If ``args`` are concrete, only the kernel
+    The report also has the reason for each choice, its time, and a lower bound of the time. Nothing
+    is measured: choices and times come from the user's request, the user's tuning cache, the
+    measurements shipped with voxax, or voxax's defaults. If ``args`` are concrete, only the kernel
     maps are computed, to count their pairs of input and output rows. To include the gradients, pass
     a function that computes them.
 
     Args:
       fn: any traceable function, such as a flax.nnx module.
-      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place; pairs are then counted in a
-        recorded scene.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place. With the latter, pairs are
+        counted in a recorded scene.
       platform: ``cpu``, ``gpu`` or ``tpu``; None takes JAX's default backend.
 
     Returns:
@@ -147,7 +149,7 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
-      AlgorithmError: no admitted algorithm can run one of its products.
+      AlgorithmError: no algorithm that is admitted for a convolution in ``fn`` can run.
 
     Examples:
       >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
@@ -176,15 +178,16 @@ def tune(
       args: its arguments.
       anew: whether to measure again what the cache contains already.
       budget: seconds for all measurements, including compilation; None is no limit. Each distinct
-        convolution gets an equal share of the remaining time, and the last ones may get none. At
-        least two candidates of a measured one are compared, even if that exceeds the budget.
+        convolution gets an equal share of the remaining time, and the last ones may get none. For
+        each convolution that is measured, at least two algorithms are compared, even if that
+        exceeds the budget.
 
     Returns:
       The choices, in the same form as the report of :func:`voxax.explain`.
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
-      AlgorithmError: no admitted algorithm can run one of its products.
+      AlgorithmError: no algorithm that is admitted for a convolution in ``fn`` can run.
 
     Examples:
       >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
@@ -213,7 +216,7 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """Return the problem with the density (or sizes) of a concrete map, given by its arrays."""
+    """Return `problem` with the density, or kernel size statistics, of the concrete map `views`."""
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
         return dataclasses.replace(problem, layer=layer)

@@ -33,17 +33,18 @@ _TABLES = ("neighbors", "transposed_neighbors")
 
 @dataclasses.dataclass(frozen=True)
 class LowerBound:
-    """The work of a product, and the least time that it takes.
+    """The work of a product (forward, dgrad or wgrad of a layer), and the least time for it.
 
     Attributes:
       operations: number of multiplications and additions over the pairs that exist; missing
         neighbors and padding are not counted.
-      bytes: size of the operands, the result and the table of neighbors (in a dynamic product, the
-        sizes instead of the table), each counted once at full capacity. A product that skips much
-        padding, or has its operands in a cache, may be faster than this.
-      seconds: the greater of ``operations`` over the matrix rate and ``bytes`` over the
-        bandwidth; None unless both rates are known.
-      bound: what gives ``seconds``: arithmetic (``compute``) or ``memory``; None without seconds.
+      bytes: size of the operands, the result and the table of neighbors (in a dynamic convolution,
+        the kernel sizes instead of the table), each counted once at full capacity. A product that
+        skips much padding, or has its operands in a cache, may be faster than this.
+      seconds: the greater of ``operations / matrix rate`` and ``bytes / bandwidth``; None unless
+        both rates are known.
+      bound: which of the two is greater: arithmetic (``compute``) or ``memory``; None without
+        seconds.
     """
 
     operations: int
@@ -53,7 +54,7 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """Return the lower bound for a map with `pairs` pairs; without `hardware`, only its work."""
+    """Return the work and least time of a product with `pairs` (input row, output row) pairs."""
     p = problem
     channels = (
         p.in_channels
@@ -74,10 +75,10 @@ def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) 
 def matrix_rate(dtype: str, precision: str, hardware: HardwareInfo) -> float | None:
     """Return the operations per second of the fastest dense matrix product that could be used.
 
-    The result is None if the rate is unknown. Half precision may also be computed in float32, and
-    float32 at less than the highest precision in half precision. If the rate of half precision is
-    unknown, CPUs take the rate of float32; other devices are several times as fast in half
-    precision, so their result is None.
+    The result is None if the rate is unknown. A product of half precision may also run in float32.
+    A float32 product at less than the highest precision may also run in half precision. If the rate
+    of half precision is unknown, CPUs take the rate of float32; other devices are several times as
+    fast in half precision, so their result is None.
 
     Args:
       dtype: name of the operands' dtype.
@@ -122,7 +123,7 @@ class PairCounter:
         self._estimated: dict[Hashable, int] = {}
 
     def count(self, views: Mapping[str, Any], problem: Problem) -> int:
-        """Return the number of pairs of the map of `problem`, whose arrays are `views`."""
+        """Return the number of pairs in the kernel map of `problem`, whose arrays are `views`."""
         if problem.layer.kind == "dynamic":
             return taps_of(problem, np.asarray(views["sizes"]))
         if "pair_starts" in views:  # by tap; the last element is the number of all pairs
@@ -135,7 +136,7 @@ class PairCounter:
     def estimate(self, problem: Problem) -> int:
         """Return the number of pairs of the map on which the tuner would measure this problem.
 
-        That is a concrete map that was seen before, or else the map of a recorded scene.
+        That is the concrete map of an earlier call if there is one, or else a recorded scene's map.
         """
         views = concrete_map(problem)
         if views is not None:
@@ -153,7 +154,8 @@ def table_like(problem: Problem, views: Mapping[str, Any] | None) -> np.ndarray:
 
     Args:
       problem: the product.
-      views: the arrays of the map; None takes the map on which the tuner would measure `problem`.
+      views: the arrays of the map; without ``neighbors``, the result is the table of the map on
+        which the tuner would measure `problem`.
     """
     for known in (views, concrete_map(problem)):
         if known is not None and "neighbors" in known:

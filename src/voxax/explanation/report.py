@@ -47,8 +47,8 @@ class Explained:
       counted: whether ``pairs`` was counted on the product's own map; otherwise it was counted on a
         concrete map like it, or on a recorded scene.
       lower_bound: the work, and the least time in which the hardware can do it.
-      rows_moved: how the chosen kernel moves rows, if it is ``implicit_gemm`` on a TPU in a forward
-        product; otherwise None.
+      rows_moved: how the chosen kernel reads input rows, if it is ``implicit_gemm`` on a TPU in a
+        forward product; otherwise None.
     """
 
     scope: str
@@ -159,7 +159,7 @@ class Report:
     def details(self) -> str:
         """Return the table, then for each distinct product all measured algorithms and parameters.
 
-        After a candidate's time, its ratio to the fastest candidate's time is printed.
+        Each time is followed by its ratio to the fastest time for the same product.
         """
         return "\n".join((*self._table(), *self._problems()))
 
@@ -225,7 +225,7 @@ class Report:
                 yield f"    {line}"
 
     def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
-        """Return ``(number, row)`` pairs by key of the tuning cache; equal problems share a key."""
+        """Return the numbered rows, ``(number, row)``, grouped by key of the tuning cache."""
         found: dict[str, list[tuple[int, Explained]]] = {}
         for number, row in enumerate(self.rows):
             found.setdefault(key_of(row.choice.problem), []).append((number, row))
@@ -233,7 +233,7 @@ class Report:
 
 
 def _times(row: Explained) -> tuple[str, str, str, str]:
-    """Return a row's cells for lower bound, what determines the bound, time and ratio."""
+    """Return the table cells of a row: lower bound, what determines the bound, time, ratio."""
     least, bound = "-", "-"
     if row.lower_bound is not None and row.lower_bound.seconds is not None:
         least, bound = milliseconds(row.lower_bound.seconds), str(row.lower_bound.bound)

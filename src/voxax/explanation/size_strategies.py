@@ -27,13 +27,13 @@ _TILE = 256
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """Cost of one algorithm for a dynamic convolution with given sizes.
+    """Cost of one algorithm for a dynamic convolution with given kernel sizes.
 
     Attributes:
       name: name of the algorithm, as in ``algorithm=``.
-      operations: number of multiplications and additions, for these sizes.
-      expected: seconds at the matrix rate of the device; None if the rate is unknown
-        (``voxax hardware --probe`` measures it).
+      operations: number of multiplications and additions, for these kernel sizes.
+      expected: ``operations`` over the device's matrix rate, in seconds; None if the rate is
+        unknown (``voxax hardware --probe`` measures it).
       seconds: measured seconds of one call; None if it was not measured, or cannot run.
       compile_seconds: measured seconds of compiling the program, or None.
       reason: why the algorithm cannot run, or None.
@@ -53,7 +53,7 @@ class Strategies:
 
     Attributes:
       rows: one row for each algorithm.
-      histogram: number of output positions with size 0, 1, 2, ...
+      histogram: number of output positions with kernel size 0, 1, 2, ...
       exact: number of operations if no tap is computed needlessly; no algorithm needs fewer.
     """
 
@@ -66,8 +66,8 @@ class Strategies:
 
     @property
     def break_even(self) -> float | None:
-        """Number of calls after which ``specialized``, including its compilation, is faster than
-        the best other algorithm; None if it never is, or if one of them was not measured."""
+        """Number of calls after which ``specialized``, with its time of compiling, has taken less
+        time than the fastest other algorithm; None if it is not faster, or if times are missing."""
         own, best = self["specialized"], self._best_other
         if own.seconds is None or own.compile_seconds is None or best is None:
             return None
@@ -102,14 +102,15 @@ class Strategies:
 
 
 def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
-    """Compare the algorithms for the first dynamic convolution in ``fn(*args)``, with its sizes.
+    """Compare the costs of all algorithms for the first dynamic convolution in ``fn(*args)``.
 
-    :func:`voxax.explain` reports which algorithm is chosen.
+    The kernel sizes are those of this call. :func:`voxax.explain` names the chosen algorithm.
 
     Args:
       fn: any traceable function.
       args: concrete arguments.
-      measure: whether to also compile and time each algorithm, on random operands and these sizes.
+      measure: whether to also compile and time each algorithm, on random operands and these kernel
+        sizes.
 
     Raises:
       InputError: there is no dynamic convolution with concrete sizes.
@@ -159,7 +160,11 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
-    """Return the number of taps if each position gets all taps of the largest size in its block."""
+    """Return the sum of taps if all positions of a block get the taps of the block's largest size.
+
+    `ordered` are the kernel sizes of all positions, largest first; a block is `block` positions in
+    this order. ``counts[s]`` is the number of taps of a kernel of size s.
+    """
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)
     return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0

@@ -1,4 +1,4 @@
-"""Explain whether ``implicit_gemm`` on a TPU reads rows by lists of items or by windows of rows."""
+"""Explain how ``implicit_gemm`` on a TPU reads the input rows, see :class:`RowsMoved`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from voxax.tuning import Choice
 
 @dataclasses.dataclass(frozen=True)
 class RowsMoved:
-    """How a kernel moves the rows of a forward product on a TPU.
+    """How a kernel reads the input rows of a forward product on a TPU: by items or by windows.
 
     Attributes:
-      items: average number of items per output row, over the rows that have neighbors, see
+      items: average number of items per output row, over the rows that have neighbors. An item has
+        the neighbors of 8 output rows for one tap within 8 consecutive input rows, see
         :mod:`voxax.kernels.implicit_gemm.items`.
       neighbors: average number of neighbors per output row, over the same rows.
       counted: whether both were counted on the product's own map; otherwise on a similar map.
-      by_items: whether the kernel reads lists of items; otherwise it reads windows of rows.
+      by_items: whether the kernel reads rows by lists of items; otherwise by windows, which are
+        ranges of consecutive input rows.
       why: the reason for this choice, as a text.
     """
 
@@ -42,14 +44,14 @@ class RowsMoved:
 
 
 def chooses_rows(choice: Choice) -> bool:
-    """Return whether the chosen kernel can read rows both by items and by windows."""
+    """Return whether the chosen kernel can read input rows both by items and by windows."""
     return choice.kernel is WINDOWED and choice.problem.product == "forward"
 
 
 def rows_moved(
     choice: Choice, table: np.ndarray, counted: bool, hardware: HardwareInfo
 ) -> RowsMoved:
-    """Return how the chosen kernel moves the rows of a map.
+    """Return how the chosen kernel reads the input rows of a map: by items or by windows.
 
     Args:
       choice: a choice for which :func:`chooses_rows` returns True.

@@ -13,8 +13,8 @@ VARIABLE = "VOXAX_CACHE_DIR"
 def cache_dir() -> Path:
     """Return voxax's cache folder: ``VOXAX_CACHE_DIR`` if set, else in the user's cache directory.
 
-    The folder is not created. The user's cache directory comes from platformdirs if it is
-    installed; on Linux it is the same without platformdirs.
+    The folder is not created. The user's cache directory comes from the package platformdirs if it
+    is installed, otherwise from the conventions of the operating system.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 
 def blocked(folder: Path) -> str | None:
-    """Return why ``folder`` can be neither read nor created, or None if it can."""
+    """Return why ``folder``, or its nearest existing parent, is not accessible; None if it is."""
     for part in (folder, *folder.parents):
         if os.path.lexists(part):
             break

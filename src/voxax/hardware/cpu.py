@@ -29,10 +29,10 @@ _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 def host_facts(root: Path = Path("/")) -> Facts:
-    """Return the cores, memory and vector extensions of the host, for a device of any kind.
+    """Return facts about the host of a device: its CPU cores, memory and vector extensions.
 
     Args:
-      root: the folder that contains ``proc`` and ``sys``; another one is for recorded files.
+      root: the folder that contains ``proc`` and ``sys``; another folder is for recorded files.
     """
     flags = _flags(root)
     named = None
@@ -43,7 +43,7 @@ def host_facts(root: Path = Path("/")) -> Facts:
 
 
 def cpu_device_facts(root: Path = Path("/")) -> Facts:
-    """Return facts about the host as a JAX device of the platform ``cpu``."""
+    """Return facts about the host's CPU as a JAX device; ``root`` contains ``proc`` and ``sys``."""
     host = host_facts(root)
     info, flags = _cpuinfo(root), _flags(root)
     arm = [info[key] for key in ("CPU implementer", "CPU part") if key in info]
@@ -77,7 +77,10 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
 
 
 def peak_memory() -> dict[str, int]:
-    """Return this process's peak memory in bytes: ``host``, and ``device`` if it is known."""
+    """Return the peak memory of this process in bytes, as ``host`` and ``device``.
+
+    ``device`` is the memory of the first JAX device. A key is missing if its value is unknown.
+    """
     peaks = {}
     # VmHWM is reset when a process starts another program.
     host = _peak_memory(Path("/")) or _maximum_resident_size()
@@ -164,7 +167,7 @@ def _cores(root: Path) -> Facts:
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many cores' time the container may use (cgroup v2, then v1), or None."""
+    """Return how many CPU cores the container's cgroup allows, as a fraction; None if unlimited."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
@@ -234,7 +237,7 @@ _DTYPES = {
 
 
 def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the dtypes with native arithmetic; None if the flags are unknown."""
+    """Return the dtypes with native arithmetic on a CPU with these flags; None if unknown."""
     if flags is None:
         return None
     more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))

@@ -20,7 +20,7 @@ from voxax.hardware.tpu import least_known_facts, topology_facts, tpu_facts
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """Sources of facts besides the device, which :func:`describe` can read from recordings.
+    """Sources that :func:`describe` asks besides the JAX device; recorded answers may replace them.
 
     Attributes:
       root: the folder that contains ``proc`` and ``sys``.
@@ -40,8 +40,8 @@ def describe(
 
     Sources are read in this order; a fact comes from the first source that knows it:
 
-    1. the runtime: the device, its ``memory_stats``, JAX's table of TPUs, the CUDA driver,
-       NVML (if nvidia-ml-py is installed), ``/proc`` and ``/sys`` or psutil;
+    1. the runtime: the device, its ``memory_stats``, JAX's table of TPUs, the CUDA driver, NVML (if
+       nvidia-ml-py is installed), ``/proc`` and ``/sys`` or psutil;
     2. a measurement for this kind of device and this version of JAX: an earlier one, or with
        ``probe=True`` one made now;
     3. a conservative default; sizes and rates have no default and stay unknown.
@@ -52,12 +52,12 @@ def describe(
       device: a JAX device, the index of a local device, or the name of a TPU topology
         (``"v5e:2x2"``). The topology may be absent: libtpu describes it if installed, else JAX's
         table of chips. None takes the first local device.
-      probe: True measures copy bandwidth and matrix rates if no measurement exists, which takes
-        a few seconds.
-      runtime: recorded answers to read instead of this machine's.
+      probe: True measures copy bandwidth and matrix rates if no measurement exists, which takes a
+        few seconds.
+      runtime: recorded answers to read instead of this machine's; None asks this machine.
 
     Raises:
-      InputError: the device does not exist, or the name is no topology.
+      InputError: the device does not exist, or the name is no known topology.
     """
     runtime = Runtime() if runtime is None else runtime
     host = host_facts(runtime.root)
@@ -75,7 +75,7 @@ def describe(
 
 
 def remeasure(device: Any = None) -> HardwareInfo:
-    """Measure the rates of a device again, replace the measurement on disk, return all facts.
+    """Measure a device's rates again, replace the measurement on disk, and return all facts.
 
     Args:
       device: a JAX device or the index of a local device; None takes the first.
@@ -86,7 +86,7 @@ def remeasure(device: Any = None) -> HardwareInfo:
 
 
 def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
-    """Return the platform, and facts from the device and from the sources of its platform."""
+    """Return a device's platform, and facts from its JAX object and its platform's sources."""
     own = device_facts(device)
     platform = str(own["platform"].value)
     chip: Facts = {}

@@ -1,4 +1,4 @@
-"""Facts that JAX's device object and its client know on any platform, and default facts."""
+"""Facts from JAX's device object and its client on any platform, and default facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voxax.hardware.info import Facts, facts_from, first_known
 
 
 def ask(device: Any, name: str) -> Any:
-    """Return an attribute of the device, or its result if it is a method; None if it fails.
+    """Return the attribute ``name`` of a device, or a method's result; None if there is an error.
 
     Devices of plugins differ in their attributes, and in the errors for missing attributes.
     """
@@ -21,7 +21,7 @@ def ask(device: Any, name: str) -> Any:
 
 
 def device_facts(device: Any) -> Facts:
-    """Return facts from the device object itself."""
+    """Return facts from a JAX device object: platform, kind, cores, coordinates and memory."""
     coords = ask(device, "coords")
     stats = ask(device, "memory_stats") or {}
     return first_known(
@@ -61,7 +61,7 @@ def process_facts(device: Any) -> Facts:
 
 
 def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
-    """Return the numbers of hosts and slices of devices, and the shape of their coordinates."""
+    """Return by field name how many hosts and slices ``devices`` span, and their grid's shape."""
     hosts = {ask(d, "process_index") for d in devices} - {None}
     slices = {ask(d, "slice_index") for d in devices} - {None}
     coords = [tuple(c) for d in devices if (c := ask(d, "coords")) is not None]
@@ -77,7 +77,7 @@ def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def default_facts(platform: str) -> Facts:
-    """Return conservative facts about any chip, for fields that no other source knows.
+    """Return conservative facts about any chip of a platform, for fields without another source.
 
     Programs work with these values, but may be slow. Sizes and rates of memories and compute units
     have no default, because code must not depend on a guess.

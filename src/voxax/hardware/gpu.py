@@ -69,7 +69,7 @@ _ATTRIBUTES = {
 
 
 def cuda_attributes(ordinal: int) -> CudaAttributes:
-    """Return attributes of CUDA's GPU number ``ordinal`` from the driver; {} without a driver."""
+    """Return attributes of GPU number ``ordinal`` from the CUDA driver; {} without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         device = ctypes.c_int()

@@ -36,7 +36,7 @@ Facts = dict[str, Fact]
 
 
 def facts_from(source: str, **values: Any) -> Facts:
-    """Make facts of one source from values by field name; values that are None are left out."""
+    """Return facts by field name from one source, given as ``field=value``; leave out None."""
     return {name: Fact(value, source) for name, value in values.items() if value is not None}
 
 
@@ -221,9 +221,9 @@ class HardwareInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> HardwareInfo:
-        """Make the record from a result of :meth:`to_json`, also one that was written as text.
+        """Make the record from a result of :meth:`to_json`, also from one that was read as JSON.
 
-        Fields that this version does not know are left out.
+        Fields that this version of voxax does not know are left out.
         """
         facts = {
             name: Fact(_frozen(entry["value"]), entry["source"])
@@ -263,7 +263,7 @@ def feature_names() -> tuple[str, ...]:
 
 
 def field_names() -> tuple[str, ...]:
-    """Return the names of all facts, in the order in which they are printed."""
+    """Return the names of the fields of :class:`HardwareInfo` that are facts, in printing order."""
     return tuple(f.name for f in dataclasses.fields(HardwareInfo) if f.name != "sources")
 
 

@@ -1,6 +1,6 @@
 """The switch for bounds checks of copies in the TPU kernels of convolution.
 
-Other TPU kernels are always checked, since they copy only blocks of the grid.
+The switch does not affect other TPU kernels, which are always checked.
 """
 
 from __future__ import annotations

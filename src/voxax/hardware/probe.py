@@ -58,7 +58,7 @@ def remembered(key: str) -> Facts:
 
 
 def measure(device: Any, key: str, *, again: bool = False) -> Facts:
-    """Measure ``device``, and keep the measurement on disk under ``key``.
+    """Measure memory bandwidth and matrix rates of ``device``; store them on disk under ``key``.
 
     If there is a measurement already, it is returned instead, unless ``again`` is True. A folder
     that cannot be written is no error.
@@ -112,14 +112,14 @@ def _product(a: jax.Array, b: jax.Array, precision: str, out: str) -> jax.Array:
 
 
 def _bandwidth(device: Any, size: int) -> float:
-    """Return the bytes read and written per second by an elementwise operation."""
+    """Return the bytes per second that an operation on a ``size``-byte array reads and writes."""
     with jax.default_device(device):
         x = jnp.zeros(size // 4, jnp.float32)
     return 2 * _PASSES * size / _seconds(lambda: _shift(x))
 
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
-    """Return the multiplications and additions per second, at full precision of ``dtype``."""
+    """Return the operations per second of a ``size`` x ``size`` matrix product, full precision."""
     precision = "highest" if dtype in _EXACT else "default"
     out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     with jax.default_device(device), jax.enable_x64(dtype == "float64"):
@@ -128,13 +128,13 @@ def _matrix_rate(device: Any, size: int, dtype: str) -> float:
 
 
 def _numpy_rate(size: int, dtype: str) -> float:
-    """Return the multiplications and additions per second of NumPy's matrix product."""
+    """Return the operations per second of NumPy's ``size`` x ``size`` matrix product."""
     a = np.ones((size, size), dtype)
     return 2 * size**3 / _seconds(lambda: a @ a)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """Return the seconds of the fastest of at least three runs in at least a quarter second."""
+    """Return the least seconds of a call of ``run``, over at least three calls and 0.25 s."""
     jax.block_until_ready(run())
     best, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < 3 or time.perf_counter() - begin < _SECONDS:

@@ -51,10 +51,10 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     This affects all programs of this process that take 0.1 s or more to compile, including those of
     other libraries. The commands ``demo``, ``train``, ``segment``, ``detect`` and ``tune`` call it,
     and so do trainers such as :class:`voxax.models.training.Trainer`. JAX's own settings take
-    precedence: nothing is changed if ``jax_compilation_cache_dir`` or
-    ``JAX_COMPILATION_CACHE_DIR`` is set, or if ``JAX_ENABLE_COMPILATION_CACHE=false`` turns the
-    cache off. The folder holds at most 4 GiB, unless ``jax_compilation_cache_max_size`` is set.
-    Several processes may use the same folder.
+    precedence: nothing is changed if ``jax_compilation_cache_dir`` or ``JAX_COMPILATION_CACHE_DIR``
+    is set, or if ``JAX_ENABLE_COMPILATION_CACHE=false`` turns the cache off. The folder holds at
+    most 4 GiB, unless ``jax_compilation_cache_max_size`` is set. Several processes may use the same
+    folder.
 
     Args:
       folder: the folder, which is created with mode 0700 if it does not exist; None takes
@@ -62,8 +62,8 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
 
     Returns:
       The folder that JAX uses, or None if JAX keeps no programs: the cache is turned off, or the
-      folder belongs to another user, others may write to it, or it cannot be written. A folder
-      that is not used causes one warning.
+      folder belongs to another user, others may write to it, or it cannot be written. A folder that
+      cannot be used causes one warning.
     """
     settings = jax.config.values
     if not settings["jax_enable_compilation_cache"]:
@@ -136,7 +136,7 @@ def forget_programs() -> int:
 def _not_own(folder: Path) -> str | None:
     """Return why compiled programs cannot be kept in this folder, or None if they can.
 
-    Reasons: it belongs to another user, others may write to it, or this user may not.
+    Reasons: it belongs to another user, others may write to it, or this user may not write to it.
     """
     if hasattr(os, "getuid"):  # not on Windows
         about = folder.stat()
@@ -164,9 +164,9 @@ def _time_of_use(program: Path) -> Path:
 def _remove_halves(folder: Path) -> None:
     """Remove programs that were being written when their process was killed.
 
-    JAX does not overwrite an existing file, so it would warn about the program in every run, and
-    compile it anew. If the cache has a size limit, JAX writes the time of use after the program,
-    so a program without this file is incomplete.
+    JAX does not overwrite an existing file, so it would warn about an incomplete program in every
+    run, and compile it anew. If the cache has a size limit, JAX writes a second file, with the time
+    of use, after the program. A program without this second file is incomplete.
     """
     try:
         with _lock(folder):

@@ -1,4 +1,4 @@
-"""The hardware that programs are compiled for: this process's, or hardware that is not here."""
+"""The hardware that programs are compiled for: this process's device, or an absent device."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _target = contextvars.ContextVar("voxax_target", default=None)
 def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
     """Return a context in which programs are compiled for ``hardware``, which need not be present.
 
-    JAX would reuse programs that were traced outside the context; use
-    :func:`voxax._compat.separate_traces` too.
+    Without :func:`voxax._compat.separate_traces`, JAX would reuse programs that were traced outside
+    of the context, so use both.
 
     Args:
       hardware: facts about the hardware. They apply to programs for its platform.
@@ -46,9 +46,9 @@ def target_platform() -> str:
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
     """Return facts about the hardware that programs for ``platform`` run on, and its JAX device.
 
-    Inside :func:`targeting` with this platform, both are the arguments of the context. While a
-    program is compiled ahead for an absent device, the facts describe that device, and the device
-    is None. Otherwise it is this process's first device of the platform, or None without one.
+    Inside :func:`targeting` with this platform, both are the arguments of :func:`targeting`. While
+    a program is compiled ahead for an absent device, the facts describe that device, and the device
+    is None. Otherwise the device is this process's first of the platform, or None if there is none.
     """
     target = _target.get()
     if target is not None and target[0].platform == platform:
@@ -74,7 +74,7 @@ def _absent(device: Any) -> HardwareInfo:
 
 @functools.lru_cache(maxsize=64)
 def _present(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """Return facts about this process's device of a platform, and the device."""
+    """Return facts about this process's first device of a platform, and the device or None."""
     for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
         try:
             device = jax.local_devices(backend=name)[0]

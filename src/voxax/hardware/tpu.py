@@ -51,7 +51,7 @@ def tpu_facts(device: Any) -> Facts:
 
 
 def table_facts(table: Any, source: str = SOURCE) -> Facts:
-    """Return facts about a TPU from its entry in JAX's table of chips.
+    """Return facts about a TPU from its entry in JAX's table of chips; {} without an entry.
 
     Args:
       table: a ``pltpu.TpuInfo``, whose sizes and rates are those of one TensorCore; None for a chip

@@ -1,4 +1,4 @@
-"""The tuner: choose the algorithm of each convolution by request, cache and measurement."""
+"""Choose the algorithm of each convolution by user request, cached times or new measurements."""
 
 import lazy_loader as _lazy
 

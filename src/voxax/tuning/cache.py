@@ -1,15 +1,17 @@
 """The tuner's cache on disk: measurements of algorithms, made by this and earlier processes.
 
 There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory;
-``docs/cache.md`` shows one. The key of a problem has one entry for each jaxlib that measured it,
-and at most one predicted entry, which is valid for every jaxlib. The versions in the header are
+``docs/cache.md`` shows one. A problem is one product (forward, dgrad or wgrad) of a layer. Its key
+has one entry for each version of jaxlib that measured it, and at most one entry with predicted
+times, which is valid for every version. The versions of voxax and jaxlib at the top of the file are
 those of the last writer, for information only. The file is not trusted: it contains only data and
 no paths, its size is limited, and every field is checked. Several processes may read and write the
 file at the same time, and any of them may die at any moment. Each measurement is therefore merged
 into the file under a lock, and the file is replaced atomically.
 
-:class:`TuningCache` does not raise errors of the disk: it logs one warning, and the process
-continues with its own measurements. The files ``defaults/<device>.json`` are shipped with voxax.
+:class:`TuningCache` does not raise disk errors: it logs one warning, and the process continues with
+its own measurements. The files ``defaults/<device>.json`` have the same format and are shipped with
+voxax.
 """
 
 from __future__ import annotations
@@ -70,10 +72,10 @@ def folder(name: str) -> Path:
 
 
 def cache_for(device: str) -> TuningCache:
-    """Return the process's tuning cache of a device, whose name is from :func:`device_name`.
+    """Return this process's tuning cache of the device with the name `device`.
 
-    Call this at each use, because ``VOXAX_CACHE_DIR`` may change, and the child of a fork has its
-    own instance.
+    The name is from :func:`device_name`. Call this at each use instead of keeping the result:
+    ``VOXAX_CACHE_DIR`` may change, and a forked child process needs its own instance.
     """
     # In the child of a fork, the lock of the parent's instance may be held by a thread that exists
     # in the parent only.
@@ -84,9 +86,10 @@ def cache_for(device: str) -> TuningCache:
 def passed_file(kernel: Hashable, device: str) -> Path:
     """Return the path of the empty file whose existence says that a kernel passed its check.
 
-    A check of a kernel's results compiles two programs, which the file saves later processes. Its
-    name is a digest of `kernel`, the native library's bytes, the device and the versions, so a
-    change of any of them leads to a new check. The ``repr`` of `kernel` must not vary by process.
+    A check compares a kernel's results with a reference, for which it compiles two programs. If the
+    file exists, a later process skips the check. The file's name is a digest of `kernel`, the
+    native library's bytes, the device and the versions of voxax and jaxlib, so a change of any of
+    them leads to a new check. The ``repr`` of `kernel` must be equal in all processes.
     """
     known = (kernel, device, _native.fingerprint(), __version__, jaxlib_version())
     return folder("passed") / hashlib.sha256(repr(known).encode()).hexdigest()[:32]
@@ -121,9 +124,10 @@ def device_name(info: HardwareInfo) -> str:
 
 
 class TuningCache:
-    """Cache of measurements for one device in a JSON file; safe to use from several threads.
+    """Cache of the times of algorithms on one device, in a JSON file; safe to use from threads.
 
-    A key identifies a problem: a product of a layer, see :func:`voxax.tuning.entry.key_of`.
+    A key identifies a problem, that is, one product (forward, dgrad or wgrad) of a layer, see
+    :func:`voxax.tuning.entry.key_of`.
 
     Args:
       directory: folder of the file; the first save creates it.
@@ -145,10 +149,11 @@ class TuningCache:
         self._warned: set[str] = set()
 
     def get(self, key: str) -> Entry | None:
-        """Return the entry of the problem `key` that is valid for this jaxlib, or None.
+        """Return the entry of the problem `key` that is valid for this version of jaxlib, or None.
 
-        The user's measurement is preferred, then the measurement shipped with voxax, then the newer
-        one of the user's prediction and the shipped prediction.
+        The user's measurement is preferred, then the measurement shipped with voxax. If there is
+        neither, the result is the newer one of the two entries with predicted times: the user's and
+        the shipped one.
         """
         stores, version = (self._entries(), shipped(self.device)), jaxlib_version()
         found = [store[key, version] for store in stores if (key, version) in store]
@@ -158,7 +163,7 @@ class TuningCache:
         return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
-        """Return ``(key, entry)`` of the user's measurements with this jaxlib, sorted by key."""
+        """Return ``(key, entry)`` of the user's measurements with this jaxlib version, sorted."""
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 
@@ -213,9 +218,9 @@ class TuningCache:
 
 @functools.lru_cache(maxsize=64)
 def shipped(device: str) -> Store:
-    """Return the entries that voxax ships for a device, or an empty dict; do not change the result.
+    """Return the entries that voxax ships for a device, or an empty dict.
 
-    Measured entries get the source ``shipped``.
+    The result is cached, so do not change it. The ``source`` of measured entries is ``"shipped"``.
     """
     if not is_device(device):
         return {}
@@ -230,14 +235,15 @@ def shipped(device: str) -> Store:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """Content of a cache file.
+    """Entries of a cache file, or the reason why it could not be read.
 
     Attributes:
       store: the well-formed entries of the file.
-      stamp: state of the file at the time of reading.
+      stamp: inode, modification time and size of the file when it was read; None without a file.
       problem: why nothing was read: ``unusable`` (no JSON, another format or device, too large, not
-        a regular file) or ``unreadable`` (an error of the operating system); None if it was read.
-      reason: description of the problem, or of malformed entries; empty without any.
+        a regular file) or ``unreadable`` (an error of the operating system); None if the file was
+        read or does not exist.
+      reason: text about the problem, or about malformed entries; empty if there are neither.
     """
 
     store: Store
@@ -247,7 +253,7 @@ class Contents:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return inode, time and size of the file at `path`; None if it cannot be accessed."""
+    """Return inode, modification time and size of a file; None if it cannot be accessed."""
     try:
         status = path.stat()
     except OSError:
@@ -256,7 +262,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, device: str) -> Contents:
-    """Read the cache file `path` of a device; errors are returned in the result, not raised."""
+    """Read the cache file of a device; report errors in the result's ``problem``, raise none."""
     stamp = stamp_of(path)
     try:
         values = parse_document(read_bounded(path, MAX_BYTES)[0])
@@ -276,12 +282,13 @@ def read_file(path: Path, device: str) -> Contents:
 def save_file(path: Path, device: str, added: Store, patience: float = PATIENCE) -> Contents:
     """Merge entries into a cache file atomically, and return the file's new content.
 
-    The folder is created if needed. A file that is no cache of `device` is first renamed.
+    The folder is created if needed. An existing file that is no valid cache of `device` is renamed
+    and kept.
 
     Args:
       path: the file.
       device: name of the file's device.
-      added: the entries, which are newer than those of the file.
+      added: the entries to merge into the file, as newer than the file's own entries.
       patience: seconds to wait for the file's lock.
 
     Raises:
@@ -328,7 +335,7 @@ def _save_locked(path: Path, device: str, added: Store) -> Contents:
 
 
 def _encode(device: str, store: Store) -> bytes:
-    """Return the bytes of a cache file; drop the oldest entries of `store` if they are too many."""
+    """Return `store` as the bytes of a cache file; delete its oldest entries if it is too large."""
     excess = len(store) - MAX_ENTRIES
     while True:
         for oldest in sorted(store, key=lambda k: store[k].time())[: max(excess, 0)]:
@@ -340,7 +347,7 @@ def _encode(device: str, store: Store) -> bytes:
 
 
 def remove_file(path: Path) -> None:
-    """Delete a cache file under its lock; raise OSError if that is not possible."""
+    """Delete a cache file while holding its lock; raise OSError if that is not possible."""
     if path.parent.is_dir():
         with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
             path.unlink(missing_ok=True)
@@ -358,7 +365,7 @@ def is_key(key: Any) -> bool:
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in untrusted bytes; raise ValueError unless it has this format."""
+    """Return the JSON object in untrusted bytes; raise ValueError for another ``format``."""
     try:
         values = json.loads(raw.decode("utf-8"))
     except (RecursionError, MemoryError):
@@ -371,7 +378,9 @@ def parse_document(raw: bytes) -> dict[str, Any]:
 
 
 def entries_of(raw: Any) -> tuple[Store, list[str]]:
-    """Return the well-formed entries of ``{key: [entry, ...]}``, and why the others are malformed.
+    """Return the well-formed entries of `raw`, and a message for each entry that is left out.
+
+    `raw` is decoded JSON of the form ``{key: [entry, ...]}``.
 
     Raises:
       ValueError: ``raw`` is not a dict.
@@ -395,7 +404,7 @@ def entries_of(raw: Any) -> tuple[Store, list[str]]:
 
 
 def add_entry(store: Store, key: str, entry: Entry) -> None:
-    """Merge `entry` of the problem `key` into `store`; it counts as newer than the others."""
+    """Merge `entry` of the problem `key` into `store`, as newer than the entry that is there."""
     place = key, entry.filed_under
     store[place] = store[place].merged(entry) if place in store else entry
 
@@ -417,7 +426,7 @@ def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 def document(**content: Any) -> str:
-    """Return indented JSON of a header (format, versions) and `content`.
+    """Return indented JSON: a header (format and versions), then the items of `content`.
 
     A list or object that fits into one line is written in one line.
     """

@@ -1,8 +1,9 @@
 """Record concrete (not traced) kernel maps and their densities, for later measurements.
 
-The tuner measures when a convolution is lowered. By then even a concrete map is an argument of the
-program, so each concrete map is recorded earlier. The references are weak: they keep no memory
-alive, and a map that the caller dropped is not used for measurements.
+The tuner measures when JAX lowers a convolution. By then the map is an argument of the program and
+has no values, so concrete maps are recorded earlier, when the convolution is called. Only weak
+references are stored: they keep no memory alive, and a map that the caller dropped is not used for
+measurements.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ _maps: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary(
 
 
 def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
-    """Record a concrete map, and return the layer with its density; ignore a traced map.
+    """Record a concrete kernel map of a layer, and return the layer with the map's density.
 
-    The density is the average number of pairs per output row, rounded by :func:`density_bucket`. It
-    is counted once for each map. With a traced map, the layer is returned unchanged.
+    The density is the average number of neighbors of an output row, without rows that have none,
+    rounded by :func:`density_bucket`. It is counted once for each map. If the map is traced, or has
+    parts on other hosts, the layer is returned unchanged.
     """
     neighbors = kernel_map.view("neighbors")
     if _compat.is_traced(neighbors) or not getattr(neighbors, "is_fully_addressable", True):
@@ -51,9 +53,10 @@ def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
 
 
 def density(neighbors: jax.Array | np.ndarray) -> float:
-    """Return the rounded number of pairs per output row, over the rows that have pairs.
+    """Return the average number of neighbors of an output row, without rows that have none.
 
-    `neighbors` is the concrete table of a kernel map, ``int32[rows, taps]``.
+    `neighbors` is the concrete table of a kernel map, ``int32[rows, taps]``, with -1 for missing
+    neighbors. The result is rounded by :func:`density_bucket`.
     """
     if not known_on_cpu(neighbors):
         return density_bucket(*map(int, _pairs_and_rows(neighbors)))
@@ -66,21 +69,21 @@ def density(neighbors: jax.Array | np.ndarray) -> float:
 
 @jax.jit
 def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of pairs, and of output rows with pairs, counted on the device."""
+    """Return the number of neighbors in the table, and of rows with any, as device scalars."""
     found = neighbors >= 0
     return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 
 
 def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
-    """Store a weak reference to the concrete neighbor table of a layer, or to its kernel sizes.
+    """Store a weak reference to `array`: a layer's concrete neighbor table, or its kernel sizes.
 
-    It replaces the reference of an earlier layer with the same :func:`map_key`.
+    It replaces the reference for an earlier layer with the same :func:`map_key`.
     """
     _maps[map_key(layer)] = array
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return the array of a recorded map that fits a problem, as ``{name: array}``, or None."""
+    """Return ``{name: array}`` as recorded for the problem's layer by :func:`note_map`, or None."""
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.
     if array is None or (not isinstance(array, np.ndarray) and array.is_deleted()):

@@ -1,8 +1,8 @@
 """The tuner's decision as a pure function of the candidates, the cached entry and the policy.
 
 :func:`decide` reads no clock, file, lock or device. It returns a choice, and whether candidates
-must be checked or measured before the choice is used. :mod:`voxax.tuning.tuner` does that and calls
-it again; the docstring of that module has the table of decisions.
+must be checked or measured before the choice is used. :mod:`voxax.tuning.tuner` checks or measures
+them and calls :func:`decide` again; the docstring of that module has the table of decisions.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Choice:
     """The kernel and parameters that the tuner chose for one product of a layer.
 
     Attributes:
-      problem: the product that is executed.
+      problem: the product (forward, dgrad or wgrad) that is executed.
       kernel, parameters: the kernel that executes the product, and its parameters.
-      source: why it was chosen, see :data:`Source`.
+      source: why the kernel was chosen, see :data:`Source`.
       seconds: measured time of one call, or None.
       entry: the cache's entry of this problem, or None.
-      refused: ``(name, reason)`` of admitted algorithms that cannot run.
+      refused: ``(name, reason)`` of each algorithm that the request admits but that cannot run.
       pending: what must be done before the choice may be used, see :data:`Pending`.
     """
 
@@ -66,15 +66,15 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Input of :func:`decide`: what the tuner may do for a problem, and what it did so far.
+    """Input of :func:`decide`: what the tuner may do for a problem, and what was done so far.
 
     Attributes:
-      mode: value of ``VOXAX_AUTOTUNE``.
+      mode: ``on``, ``cached`` or ``off``, as in ``VOXAX_AUTOTUNE``.
       has_device: whether candidates can be checked and measured in this process.
       ruled: whether the user made no request, and the default is known to be the fastest.
-      foreseen: whether the choice is only reported. Then nothing is checked or measured, and a
-        pinned candidate gets its time from the user's cache.
-      measured: whether the entry was measured just now.
+      foreseen: whether the choice is only reported. Then nothing is checked or measured. If there
+        is only one candidate, its time is read from the user's cache.
+      measured: whether the cache entry of the problem was measured just now.
       rejected: candidates that must not be used on this device, with the reasons.
     """
 
@@ -87,12 +87,12 @@ class Policy:
 
 
 def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
-    """Choose the kernel and parameters for a product, by the table in :mod:`voxax.tuning.tuner`.
+    """Choose a kernel and its parameters for a product, by the table in :mod:`voxax.tuning.tuner`.
 
     Args:
-      space: the candidates that the request admits.
+      space: the candidates (kernels with parameters) that the user's request admits.
       entry: the cache's entry of the problem, or None.
-      policy: what the tuner may do, and what it did so far.
+      policy: what the tuner may do, and what was done so far.
 
     Raises:
       AlgorithmError: no candidate can run; the message lists every reason.
@@ -145,10 +145,10 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """Return the first candidate that was not rejected, and why earlier ones cannot be used.
+    """Return the first candidate that was not rejected, and ``(name, reason)`` of unusable ones.
 
-    The order is: the heuristics, the reference, all other candidates. If nothing can be checked,
-    unproven kernels come last among the heuristics.
+    The order is: the default candidate of each algorithm, the reference, all other candidates. If
+    results cannot be checked, kernels that never ran on a device come last among the defaults.
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)
@@ -162,7 +162,7 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
-    """Return the error message that lists for every candidate why it cannot run."""
+    """Return an error message: why each algorithm in `refused` or `entry` cannot run."""
     reasons = [f"{name}: {reason}" for name, reason in refused]
     for measured in () if entry is None else entry.measured:
         if measured.verdict in ("failed", "rejected"):

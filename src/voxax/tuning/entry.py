@@ -1,7 +1,8 @@
-"""Records of the tuning cache: the measurements of one problem, their key and their JSON form.
+"""Records of the tuning cache: the measurements of one problem, the key, and the JSON form.
 
-Records may come from an untrusted file, so ``from_json`` accepts only well-formed values. It raises
-only ValueError, with a message that is safe to print.
+A problem is one product (forward, dgrad or wgrad) of a layer. Records may come from an untrusted
+file, so ``from_json`` accepts only well-formed values. It raises only ValueError, with a message
+that is safe to print.
 """
 
 from __future__ import annotations
@@ -111,12 +112,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """All measurements for one problem (a product of a layer) on one device with one jaxlib.
+    """All measurements of one product (forward, dgrad or wgrad) on one device with one jaxlib.
 
     Attributes:
-      measured: one measurement per candidate.
-      sample: name of the data of the measurements: ``"caller's map"``, or a recorded scene.
-      source: ``measured`` here, ``shipped`` with voxax, or ``predicted`` without measuring.
+      measured: one measurement per candidate (algorithm with parameters).
+      sample: name of the data that the candidates ran on: ``"caller's map"``, or a recorded scene
+        such as ``"lidar"``.
+      source: ``measured`` by the user, ``shipped`` with voxax, or only ``predicted``.
       when: time of the newest measurement, ISO format in UTC, see :func:`utc_now`.
       seconds_spent: time spent on these measurements, compilation included.
       jaxlib: version of jaxlib that compiled the candidates.
@@ -136,7 +138,7 @@ class Entry:
 
     @property
     def filed_under(self) -> str:
-        """The jaxlib version, or ``PREDICTED``: the second part of the entry's key in the cache."""
+        """The jaxlib version, or ``PREDICTED`` for predicted times: part of the cache's key."""
         return PREDICTED if self.predicted else self.jaxlib
 
     def time(self) -> datetime.datetime:
@@ -147,10 +149,10 @@ class Entry:
     def merged(self, other: Entry) -> Entry:
         """Return an entry with the candidates of this entry and of the newer entry `other`.
 
-        If both entries have a candidate, the measurement of `other` is kept, unless it was skipped
-        there. Merging the same entry again changes nothing. Times of different jaxlibs cannot be
-        compared, so the result is then `other`. If one entry was measured and the other predicted,
-        the result is the measured one.
+        If both entries have the same candidate, the measurement in `other` is kept, unless `other`
+        skipped the candidate. Merging the same entry again changes nothing. If the entries have
+        different versions of jaxlib, their times cannot be compared, and the result is `other`. If
+        one entry was measured and the other predicted, the result is the measured one.
         """
         if other.jaxlib != self.jaxlib or (self.predicted and not other.predicted):
             return other
@@ -173,7 +175,7 @@ class Entry:
         return tuple(m for m in self.measured if m.verdict == "skipped" and m.reason == NO_TIME)
 
     def ranked(self) -> tuple[Measured, ...]:
-        """Return the measurements with verdict ``ok`` and the newest revision, fastest first."""
+        """Return the ``ok`` measurements of each algorithm's newest revision, fastest first."""
         newest: dict[str, int] = {}
         for c in self.measured:
             newest[c.algorithm] = max(c.revision, newest.get(c.algorithm, 0))
@@ -219,11 +221,12 @@ def described(algorithm: str, parameters: Parameters) -> str:
 
 
 def key_of(problem: Problem) -> str:
-    """Return the text that identifies a problem (a product of a layer) in the tuning cache.
+    """Return the text that identifies a problem (product of a layer) in the tuning cache.
 
-    It contains everything that may change which algorithm is fastest, except the device, the jaxlib
-    and the revisions; ``docs/tuning.md`` lists its parts. Row numbers are rounded up to powers of
-    two. For a dynamic convolution it also describes the grid and the kernel sizes.
+    The text contains everything that may change which algorithm is fastest, except the device, the
+    version of jaxlib and the revisions of the kernels; ``docs/tuning.md`` lists its parts. Numbers
+    of rows are rounded up to powers of two. For a dynamic convolution the text also describes the
+    grid and the kernel sizes.
     """
     layer = problem.layer
     words = [
@@ -246,7 +249,7 @@ def key_of(problem: Problem) -> str:
 
 
 def family_of(problem: Problem) -> str:
-    """Return the first part of a problem's key: product, kind, dtype, precision, number of taps."""
+    """Return the start of a problem's key: product, weight kind, dtype, precision and taps."""
     words = (problem.product, problem.layer.kind, problem.dtype, problem.layer.precision)
     return " ".join((*words, f"K{problem.layer.num_offsets} "))
 

@@ -25,8 +25,9 @@ _objections: dict[Hashable, str] = {}
 def applies_epilogue(choice: Choice) -> bool:
     """Return whether the chosen kernel can apply an epilogue, and does it right on this device.
 
-    The epilogue is checked at its first use for each kind of weight, dtype and precision. Without a
-    device, or with ``VOXAX_AUTOTUNE=off``, it is not checked and counts as right.
+    An epilogue is the norm, bias, residual and ReLU after a convolution. The kernel's epilogue is
+    compared with NumPy at the first use for each kind of weight, dtype and precision. Without a
+    device, or with ``VOXAX_AUTOTUNE=off``, it is not compared and counts as right.
     """
     p, kernel = choice.problem, choice.kernel
     if kernel.with_epilogue is None:

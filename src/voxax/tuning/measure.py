@@ -1,4 +1,4 @@
-"""Time the candidates (kernels with parameters) for a product of a layer, and check results."""
+"""Time the candidates (kernels with parameters) for a product of a layer; check their results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Take one more sample, and return the seconds per call."""
+        """Time one more sample of ``calls`` calls, and return the seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
@@ -78,7 +78,7 @@ class _Runner:
 
     @property
     def figure(self) -> float:
-        """Seconds per call: the lower quartile of the samples, as other programs only add time."""
+        """Seconds per call: the lower quartile of the samples, since noise only adds time."""
         return float(np.quantile(self.seconds, 0.25))
 
 
@@ -89,11 +89,12 @@ def on_sample(
     device: Any,
     run: Callable[[Sample], _Result],
 ) -> _Result:
-    """Make operands and map arrays for the candidates on `device`, and return ``run(sample)``.
+    """Make operands and kernel map arrays on `device`, and return ``run(sample)`` for them.
 
-    The time counts as spent on measuring. `run` is called in a new thread, because the caller may
-    be inside a JAX trace, which would record the operations. A thread inherits no settings, so the
-    setting of 64-bit types is passed on.
+    The arrays are those that `candidates` read. They come from `views`, concrete arrays of the
+    caller's map by name, or from a recorded scene. The time counts as spent on measuring. `run` is
+    called in a new thread, because the caller may be inside a JAX trace, which would record the
+    operations. JAX's 64-bit setting is passed on, because a new thread does not inherit it.
     """
     settings = _compat.thread_settings(device)
 
@@ -116,11 +117,11 @@ def measure(
     sample: Sample,
     budget: float,
 ) -> tuple[Measured, ...]:
-    """Compile, check and time `candidates` in the given order; return their measurements.
+    """Compile, check and time `candidates` on `sample` in order; return their measurements.
 
-    A candidate whose result differs from that of `reference` is not timed. No candidate begins
-    after `budget` seconds, and none begins to compile after half of them, but two candidates are
-    always compared. Candidates that were not reached are left out of the result.
+    A candidate whose result differs from that of `reference` is not timed. After half of `budget`
+    seconds, no more candidates are compiled, and after all of them, no more are run. The first two
+    candidates are always compared. Candidates for which no time was left are not in the result.
     """
     begin = time.perf_counter()
     expected, programs = _compile(problem, reference, candidates, sample, begin + budget / 2)
@@ -159,14 +160,14 @@ def measure(
 def check(
     problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
 ) -> str | None:
-    """Compare a candidate's result with the reference's; return why it is wrong, or None."""
+    """Compare a candidate with `reference` on `sample`; return why its result is wrong, or None."""
     expected, (runner,) = _compile(problem, reference, (candidate,), sample, float("inf"))
     verdict = runner if isinstance(runner, Measured) else _verdict(problem, runner, expected)
     return None if verdict is None else verdict.reason
 
 
 def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
-    """Compile a candidate for the operands of `sample`; return a function without arguments."""
+    """Compile a candidate for the operands of `sample`; return a function that runs it on them."""
     kernel, parameters = candidate.kernel, candidate.parameters
     names = tuple(kernel.views_of(problem, parameters))
     operands = (sample.a, sample.b, *(sample.views[name] for name in names))
@@ -186,7 +187,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
-    """Run a candidate once; return the verdict if it fails or its result is wrong, else None."""
+    """Run a candidate; return a measurement if it fails or differs from `expected`, else None."""
     try:
         result = np.asarray(runner.run())
     except Exception as error:
@@ -198,10 +199,10 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
 
 
 def split_terms_of(problem: Problem) -> int:
-    """Return how many products are summed for one element of a result on a TPU; 0 elsewhere.
+    """Return the number of terms in the sum for one result element on a TPU; 0 elsewhere.
 
-    The matrix unit of a TPU splits each float32 number into three bfloat16 numbers, so the error
-    grows with the number of products.
+    The matrix unit of a TPU splits each float32 number into three bfloat16 numbers, so the error of
+    a product grows with the number of terms.
     """
     if problem.platform != "tpu":
         return 0
@@ -218,10 +219,11 @@ def _compile(
     sample: Sample,
     deadline: float,
 ) -> tuple[np.ndarray, list[_Runner | Measured]]:
-    """Compile the candidates in parallel; return the reference's result, and the programs in order.
+    """Compile the candidates in parallel; return the result of `reference`, and the programs.
 
-    A candidate that does not compile is returned as a failed measurement. Candidates that do not
-    begin to compile before `deadline` are left out, except for the first two.
+    The programs are in the order of `candidates`. A candidate that does not compile is returned as
+    a failed measurement. A candidate that does not begin to compile before `deadline` is left out,
+    unless it is one of the first two.
     """
     settings = _compat.thread_settings()
 
@@ -254,10 +256,10 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
-    """Run every candidate once per round, for `rounds` rounds.
+    """Time one more sample of each runner per round, for `rounds` rounds.
 
-    If all rounds together take less than 0.2 seconds, more rounds follow, up to a limit. After 0.8
-    seconds three rounds suffice.
+    Further rounds follow until 0.2 seconds have passed, up to a limit. After 0.8 seconds, no round
+    begins if at least three are done.
     """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):
@@ -276,14 +278,14 @@ def objection(
     name: str = "explicit_gemm",
     split_terms: int = 0,
 ) -> str | None:
-    """Return in words how `result` differs too much from `reference`, or None if it is right.
+    """Return a text on how `result` differs too much from `reference`, or None if it is right.
 
     Args:
       result, reference: outputs of the candidate and of the reference on the same data.
       dtype: name of the operands' dtype.
       precision: name of the ``jax.lax.Precision`` of both computations.
       name: name of the reference in messages.
-      split_terms: result of :func:`split_terms_of`.
+      split_terms: number of terms in the sum for one element on a TPU, see :func:`split_terms_of`.
     """
     if result.shape != reference.shape:
         return f"returned shape {result.shape}, expected {reference.shape}"
@@ -340,8 +342,8 @@ _spent = 0.0
 def allowance() -> float:
     """Return the seconds that measuring the next product may take, at most 2.
 
-    A process may spend 40 seconds, or ``VOXAX_AUTOTUNE_BUDGET``, on all products together. Time for
-    compiling and checks counts too.
+    A process may spend 40 seconds, or the seconds in ``VOXAX_AUTOTUNE_BUDGET``, on all products
+    (forward, dgrad and wgrad of layers) together. Time for compiling and checks counts too.
 
     Raises:
       InputError: the value of ``VOXAX_AUTOTUNE_BUDGET`` is invalid.
@@ -377,11 +379,11 @@ _told = float("-inf")
 
 @contextlib.contextmanager
 def progress(what: str, candidates: int) -> Iterator[None]:
-    """Show a line on stderr that `candidates` ways to compute `what` are measured, in the block.
+    """Show on stderr, during ``with``, that `candidates` ways to compute `what` are measured.
 
-    On a terminal the line is cleared when the block ends. Elsewhere at most one line is written
-    every five seconds, and a hint before the first one explains how to turn measuring off. Nothing
-    is shown with ``VOXAX_AUTOTUNE_LOG=off``.
+    On a terminal the line is cleared at the end. Elsewhere at most one line is written every five
+    seconds, and a hint before the first line explains how to turn measuring off. Nothing is shown
+    with ``VOXAX_AUTOTUNE_LOG=off``.
     """
     global _told
     stream = sys.stderr

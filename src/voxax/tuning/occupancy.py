@@ -1,4 +1,4 @@
-"""Realistic kernel maps from recorded scenes, to measure on while the real map is traced.
+"""Realistic kernel maps from recorded scenes, for measurements if the real map has no values.
 
 The speed of a sparse convolution depends on its map. In a LiDAR sweep a voxel has 3 to 7 of 27
 neighbors, and on a surface 8 to 15. Random voxels of the same density do not have the runs and
@@ -37,7 +37,7 @@ class SampleMap(NamedTuple):
     """Kernel map of a recorded scene, in read-only NumPy arrays.
 
     Attributes:
-      neighbors: ``int32[out_capacity, K]``, input row of each output row and tap, or -1.
+      neighbors: ``int32[out_capacity, K]``, input row of each output row and kernel tap, or -1.
       in_rows: ``int32[N, 1 + D]``, coordinates of the N input rows in lexicographic order.
       out_rows: ``int32[M, 1 + D]``, coordinates of the M output rows in lexicographic order.
     """
@@ -51,17 +51,18 @@ class SampleMap(NamedTuple):
 def sample_map(
     kind: str, spec: KernelSpec, level: Level, in_capacity: int, out_capacity: int
 ) -> SampleMap:
-    """Return the kernel map of a kernel on a recorded scene, with as many voxels as typical maps.
+    """Return the map of a kernel on a recorded scene that fills most of the given capacities.
 
-    The input fills ``FILL`` of its capacity, or less if the output would fill more than ``FILL`` of
-    its own capacity. A scene that is too large is cropped to a connected part: for LiDAR to a
-    sector around the sensor, which keeps the proportion of near and far voxels, and otherwise to
-    the voxels nearest to the middle. A scene that is too small is repeated as further scenes of the
-    batch. If outputs are at the input's voxels (stride 1), each side fills ``FILL`` of its own
-    capacity; the side with the smaller capacity then has a part of the other side's voxels.
+    The input fills the share ``FILL`` of its capacity, or less if the output would otherwise fill
+    more than ``FILL`` of the output capacity. A scene that is too large is cropped to a connected
+    part: for LiDAR to a sector around the sensor, which keeps the proportion of near and far
+    voxels, and otherwise to the voxels nearest to the middle. A scene that is too small is repeated
+    as further scenes of the batch. If outputs are at the input's voxels (stride 1), input and
+    output each fill ``FILL`` of their capacity. The one with the smaller capacity has a part of the
+    other's voxels.
 
-    Recorded scenes have three axes. For two axes they are seen from above. For one axis, all lines
-    of voxels along the first axis are put one after the other. The fourth axis is time.
+    Recorded scenes have three axes. For two axes, they are projected from above. For one axis, all
+    lines of voxels along the first axis are joined. For four axes, the last is time.
 
     Args:
       kind: one of ``KINDS``.
@@ -90,9 +91,10 @@ def sample_map(
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
-    """Return the coordinates of `number` voxels in lexicographic order, ``int32[number, 1 + D]``.
+    """Return `number` voxels from copies of a scene, ``int32[number, 1 + D]``, in sorted order.
 
-    Complete scenes come first, then the first cells, by `places`, of one more scene.
+    `cells` are the voxels of the scene. As many complete copies as `number` allows come first, each
+    with its own batch index. The last copy has only the cells with the lowest ranks in `places`.
     """
     times, rest = divmod(number, max(len(cells), 1))
     rows = np.concatenate([np.tile(cells, (times, 1)), cells[places < rest]])
@@ -102,7 +104,11 @@ def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarra
 def _fit(
     cells: np.ndarray, places: np.ndarray, spec: KernelSpec, in_fill: int, out_fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return input and output coordinates of the largest map that fits both sizes, to about 3 %."""
+    """Return input and output coordinates of a map with at most `in_fill` and `out_fill` rows.
+
+    The map is the largest possible, to about 3 %. Its input, or the output of a transposed
+    convolution, has the first voxels of copies of the scene `cells`, cropped by the ranks `places`.
+    """
     finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)
     stride = np.asarray(spec.stride, np.int64)
@@ -145,13 +151,14 @@ def recorded(kind: str) -> np.ndarray:
 def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Decode the file format of a recorded scene; return voxels ``int32[N, 3]``.
 
-    The cells of the bounding box are numbered in C order, and the occupied cells are stored.
+    The cells of the bounding box are numbered in C order, and the numbers of the occupied cells are
+    stored.
 
     Args:
       low: ``int32[3]``, lowest coordinates of the bounding box.
       extent: ``int32[3]``, number of cells of the bounding box along each axis.
-      steps: ``uint8[4, N]``, differences between the numbers of successive occupied cells. The most
-        significant bytes come first; they are mostly zero and compress well.
+      steps: ``uint8[4, N]``, differences between the numbers of successive occupied cells. Row 0
+        has the most significant bytes; they are mostly zero and compress well.
     """
     numbers = np.cumsum(steps.T.copy().view(">u4").reshape(-1).astype(np.int64))
     cells = np.stack(np.unravel_index(numbers, tuple(int(n) for n in extent)), axis=1)
@@ -161,10 +168,11 @@ def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray
 def scene_cells(
     kind: str, level: Level, spatial_shape: Level | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cells of a recorded scene at a total stride, and their ranks for cropping.
+    """Return the occupied cells of a recorded scene at the total stride `level`, and their ranks.
 
     The cells are ``int32[N, D]`` in lexicographic order, and the ranks ``int[N]``: a scene that is
-    cropped to n cells keeps those of rank below n. `spatial_shape` limits the cells to a grid.
+    cropped to n cells keeps the cells with ranks below n. `spatial_shape` limits the cells to a
+    grid that begins at 0.
     """
     rows, ndim = recorded(kind), len(level)
     if ndim == 1:

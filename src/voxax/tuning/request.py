@@ -72,7 +72,7 @@ _SETTINGS: dict[tuple[WeightKind, Product], tuple[str, tuple[str, ...]]] = {
 
 
 class Admitted(NamedTuple):
-    """The algorithms that a request admits.
+    """The algorithms that a user's request admits for one product (forward, dgrad or wgrad).
 
     Attributes:
       names: canonical names, in the user's order.
@@ -95,7 +95,7 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
     Args:
       request: argument of the call or of the layer. None takes the request of the enclosing
         :func:`voxax.algorithms`, or of the environment variable.
-      kind: kind of the weight; each kind has its own algorithms.
+      kind: ``dense``, ``grouped``, ``depthwise`` or ``dynamic``; each kind has its own algorithms.
       product: forward, dgrad or wgrad.
 
     Raises:
@@ -123,15 +123,16 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
 
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
-    """Return the algorithms that a request admits; error messages begin with `origin`."""
+    """Return the algorithms of `kind` that a request admits; error messages begin with `origin`."""
     return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
-    """Check the names in a request, and return them as a tuple; None for None.
+    """Check the algorithm names in a request, and return them as a tuple; None for None.
 
-    ``"auto"`` is kept as it is, because the algorithms that it means depend on the kind of the
-    weight. Error messages begin with `origin`.
+    `kind` is the kind of the weight, which determines the names that exist. ``"auto"`` is kept in
+    the result, since the algorithms that it means also depend on the kind. Error messages begin
+    with `origin`.
     """
     if request is None:
         return None
@@ -163,7 +164,7 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return a name, or the value of an enum member, as a string; raise AlgorithmError if none."""
+    """Return a name, or an enum member's value, as a string; else raise AlgorithmError."""
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):
         return text
@@ -189,17 +190,17 @@ def _canonical(text: str, known: Resolved) -> str | None:
 
 
 def _expanded(words: Iterable[str], known: Resolved) -> Resolved:
-    """Replace ``"auto"`` among the words of :func:`frozen` by all `known` names."""
+    """Return `words` with ``"auto"`` replaced by all `known` names, and without duplicates."""
     every = (known if word == EVERYTHING[0] else (word,) for word in words)
     return tuple(dict.fromkeys(name for some in every for name in some))
 
 
 class Overlay(contextlib.ContextDecorator):
-    """Context manager and decorator that :func:`algorithms` returns.
+    """Context manager and decorator, made by :func:`algorithms`, that sets requests for algorithms.
 
-    It may be entered many times, inside itself and in several threads. Its requests are part of the
-    key of ``jax.jit``'s caches: a jitted function is traced again when it is first called inside a
-    context with other requests, and later calls find the compiled program.
+    An instance may be entered many times, inside itself and in several threads. The requests are
+    part of the key of ``jax.jit``'s caches: a jitted function is traced again when it is first
+    called inside a context with other requests, and later calls find the compiled program.
 
     Args:
       fields: pairs of an argument name of :func:`algorithms` and the request for it.
@@ -237,13 +238,15 @@ def algorithms(
 ) -> Overlay:
     """Set which algorithms the convolutions inside a ``with`` block may use.
 
-    It takes precedence over environment variables; an argument ``fwd_algo=`` or ``bwd_algo=`` of a
-    layer takes precedence over it. In nested blocks the inner request applies; ``"auto"`` admits
-    all algorithms again. Threads that are started inside the block do not inherit the requests.
+    This setting takes precedence over environment variables. An argument ``fwd_algo=`` or
+    ``bwd_algo=`` of a layer takes precedence over this setting. In nested blocks the inner request
+    applies; ``"auto"`` admits all algorithms again. Threads that are started inside the block do
+    not inherit the requests.
 
     Args:
-      forward, dgrad, wgrad: requests for the three products of dense and grouped convolutions: a
-        name, a list of names, or ``"auto"``. None keeps the outer block's or environment's request.
+      forward, dgrad, wgrad: requests for the output, the input gradient and the weight gradient of
+        dense and grouped convolutions: a name, a list of names, or ``"auto"``. None keeps the
+        request of the outer block or the environment.
       backward: request for dgrad and wgrad if these are None.
       depthwise_forward, depthwise_backward: requests for depthwise convolutions.
       dynamic_forward, dynamic_backward: requests for ``dynamic_conv`` calls without an argument
@@ -346,14 +349,15 @@ _epoch = 0
 def epoch() -> int:
     """Return how often :func:`next_epoch` was called in this process.
 
-    The number distinguishes decisions of a multi-process job. All its processes must therefore call
-    :func:`reload_environment` and ``vx.tune`` equally often and in the same order.
+    The number is part of the name under which the processes of a JAX job share a decision. All
+    processes must therefore call :func:`reload_environment` and ``vx.tune`` equally often and in
+    the same order.
     """
     return _epoch
 
 
 def next_epoch() -> None:
-    """Discard earlier decisions of a multi-process job, so that its processes decide again."""
+    """Discard earlier choices of a multi-process JAX job, so that its processes choose again."""
     global _epoch
     _epoch += 1
 
@@ -363,7 +367,7 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    """Return the algorithms that a WarpConvNet variable admits; warn about unknown names in it."""
+    """Return the algorithms in `value` of WarpConvNet's variable `name`; warn of unknown names."""
     known = names(kind)
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     words = {word: _canonical(word, known) for word in map(str.strip, inner.split(","))}

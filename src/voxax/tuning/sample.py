@@ -1,4 +1,4 @@
-"""The data that a problem is measured on: operands, and the arrays of a kernel map.
+"""The data on which algorithms of a layer are measured: operands, and kernel map arrays.
 
 The map is the caller's if it is concrete, and otherwise the map of a recorded scene.
 """
@@ -28,7 +28,7 @@ class Sample:
 
     Attributes:
       a, b: operands of the product: normally distributed values, or small integers.
-      views: arrays of the map by name.
+      views: arrays of the kernel map by name; for a dynamic convolution only ``sizes``.
       name: where the map or the sizes come from: ``"caller's map"``, or another description.
     """
 
@@ -45,8 +45,8 @@ def sample_of(
 
     Args:
       problem: the product that is measured.
-      views: concrete arrays of the caller's map by name. None, or no ``neighbors`` or ``sizes``,
-        takes a recorded scene or made-up sizes.
+      views: concrete arrays of the caller's map by name. Without ``neighbors``, a recorded scene is
+        used. A dynamic convolution needs only ``sizes``, which are made up if absent.
       needed: names of the arrays that candidates read, each with the function that builds it, or
         None for arrays that every map has.
     """
@@ -73,8 +73,9 @@ def sample_of(
 def recorded_map(layer: Layer) -> np.ndarray:
     """Return the neighbor table of a layer's kernel on a recorded scene, ``int32[M, K]``.
 
-    A map without any pair, as with huge strides, gets one pair for each row, through one tap.
-    Otherwise every candidate would be right, and the fastest would be the one that skips most.
+    Entries are input rows, or -1 for no neighbor. If the table would have no neighbors, as with
+    huge strides, each row gets one, through one tap. Without any neighbor, every candidate would be
+    right, and the fastest would be the one that skips most.
     """
     rows = layer.in_capacity, layer.out_capacity
     neighbors = sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows).neighbors
@@ -87,8 +88,8 @@ def recorded_map(layer: Layer) -> np.ndarray:
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
     """Return kernel sizes ``int[rows]`` for a dynamic convolution, and a name for their origin.
 
-    Caller's sizes in `views` are used if there are any. Otherwise sizes are made up by the layer's
-    description of its sizes, or at random from 1 to the largest.
+    The caller's sizes, ``views["sizes"]``, are used if they exist. Otherwise sizes are made up from
+    what the layer states about them, or at random from 1 to the layer's largest size.
     """
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
@@ -112,13 +113,13 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
-    """Return the number of taps of all positions together, if `sizes` are their kernel sizes."""
+    """Return how many taps kernels of the given sizes have together; `sizes` is ``int[rows]``."""
     counts = taps_within(problem.layer.spec.offsets)  # of size 0, 1, ... to the largest
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Return both operands, filled with normally distributed values or small integers."""
+    """Return both operands of a product: normally distributed values, or small integers."""
     rng, kind = np.random.default_rng(0), np.dtype(jnp.dtype(problem.dtype))
 
     def values(shape: tuple[int, ...]) -> jax.Array:

@@ -26,12 +26,12 @@ _answers: dict[tuple[Any, str], str] = {}
 
 
 def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> str:
-    """Return the result of `decide` in one process of this job, in all of its processes.
+    """Call `decide` in one process of this JAX job, and return its result in all processes.
 
-    The first process that claims the topic calls `decide`, and the others wait for its answer. A
-    job decides each topic once; a process without a job calls `decide` every time. If the call
-    raised an error or took longer than `timeout`, or the coordinator is gone, a waiting process
-    logs a warning and decides for itself. Only then can two processes get different answers.
+    The first process that claims the topic calls `decide`, and the others wait for the answer. A
+    job decides each topic once; outside of a job, `decide` is called every time. If the call of
+    `decide` raised an error or took longer than `timeout`, or the coordinator is gone, a waiting
+    process logs a warning and calls `decide` itself. Only then can answers differ.
 
     Args:
       topic: text that describes the decision completely and is equal in all processes.
@@ -84,7 +84,7 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
 
 
 def _wait(client: Any, key: str, timeout: float) -> tuple[str | None, str]:
-    """Wait for another process's answer; return ``(answer, "")``, or ``(None, reason)`` if none."""
+    """Wait for another process's answer for `key`; return ``(answer, "")`` or ``(None, error)``."""
     end = time.monotonic() + timeout
     while True:
         # At least a millisecond, so that an answer that is already there is always seen.

@@ -1,6 +1,7 @@
 """The candidates for a product of a layer: the kernels with parameters to choose from.
 
-The request admits them, the hardware can run them, and the map has the arrays that they read.
+A candidate is admitted by the user's request, can run on the hardware, and reads only arrays that
+the kernel map has.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Candidate:
 
     @property
     def identity(self) -> Identity:
-        """Algorithm, parameters and revision: the key of the measurement within an entry."""
+        """Algorithm, parameters and revision: the key of a measurement within a cache entry."""
         return self.kernel.name, self.parameters, self.kernel.revision
 
     def __str__(self) -> str:
@@ -39,16 +40,16 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All kernels with parameters for one product of a layer, and the algorithms that cannot run.
+    """All candidates (kernels with parameters) for one product, and the algorithms that cannot run.
 
     Attributes:
-      problem: the product that the candidates compute.
+      problem: the product (forward, dgrad or wgrad of a layer) that the candidates compute.
       candidates: candidates that can run, one or more for each algorithm that is not refused.
         Algorithms that are preferred on this hardware come first, then the others; each group is in
         the order of the request.
-      heuristics: for each of these algorithms, in the same order, the candidate that is used
-        without a measurement.
-      refused: ``(name, reason)`` of each admitted algorithm that cannot run.
+      heuristics: one candidate for each algorithm in ``candidates``, in the same order: the one
+        that is used without a measurement.
+      refused: ``(name, reason)`` of each algorithm that the request admits but that cannot run.
     """
 
     problem: Problem
@@ -58,7 +59,7 @@ class Space:
 
     @functools.cached_property
     def key(self) -> str:
-        """The key of the problem's entry in the cache."""
+        """The key of the product's entry in the tuning cache."""
         return key_of(self.problem)
 
 
@@ -68,13 +69,13 @@ def space_of(
     hardware: HardwareInfo,
     available_views: Iterable[str] | None = None,
 ) -> Space:
-    """Return the kernels with parameters that can compute a product of a layer.
+    """Return the kernels with parameters that can compute a product (forward, dgrad or wgrad).
 
     Args:
       problem: the product to compute.
       admitted: names of the algorithms that the request admits.
       hardware: hardware that runs the product.
-      available_views: names of the map's arrays that are available; None means all.
+      available_views: names of the kernel map's arrays that are available; None means all.
     """
     refused: list[tuple[str, str]] = []
     available = None if available_views is None else set(available_views)
@@ -106,7 +107,7 @@ def space_of(
 def _running(
     name: str, problem: Problem, hardware: HardwareInfo
 ) -> tuple[list[Kernel], str | None]:
-    """Return an algorithm's kernels that can compute a product, or [] and the reason for none."""
+    """Return the kernels of the algorithm `name` that can run, and None; or [] and the reason."""
     kernels = lookup(name, problem.layer.kind)
     running = [kernel for kernel in kernels if kernel.refusal(problem, hardware) is None]
     if not running:
@@ -128,7 +129,7 @@ def reference_of(problem: Problem) -> Candidate:
 
 
 def _portable(name: str, problem: Problem) -> Candidate | None:
-    """Return an algorithm's kernel for all platforms, with default parameters, or None."""
+    """Return the all-platform kernel of the algorithm `name`, with default parameters, or None."""
     for kernel in lookup(name, problem.layer.kind):
         if kernel.platform == "any":
             return Candidate(kernel, kernel.heuristic(problem, _ANYWHERE))
@@ -136,9 +137,10 @@ def _portable(name: str, problem: Problem) -> Candidate | None:
 
 
 def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, View | None]:
-    """Return which arrays of a kernel map the candidates read: the builder of each by its name.
+    """Return the arrays of a kernel map that the candidates read, as ``{name: builder}``.
 
-    The builder is None for arrays that every map can build itself.
+    A builder is a kernel's function that makes the array. It is None for arrays that every map can
+    make itself.
     """
     views: dict[str, View | None] = {}
     for candidate in candidates:
@@ -152,13 +154,14 @@ def views_of(
     """Return which arrays of a kernel map the products of one layer may read.
 
     Args:
-      requests: the problem of each product, and the algorithms that its request admits.
+      requests: a pair for each product (forward, dgrad, wgrad): the problem, and the algorithms
+        that the user's request admits.
       hardware: the hardware that will most likely run the products.
       every: True returns the arrays of all candidates. False returns the arrays of the candidates
         that are used without a measurement, on this platform or on another.
 
     Returns:
-      The result of :func:`views_read`, sorted by name.
+      ``{name: builder or None}``, sorted by name, see :func:`views_read`.
     """
     views: dict[str, View | None] = {}
     for problem, admitted in requests:

@@ -3,8 +3,8 @@
 A *candidate* is an algorithm with parameters. The user's request limits the candidates, so a single
 requested algorithm is used whatever the cache contains. :func:`voxax.tuning.decide.decide` chooses
 by the table below. :func:`choose` measures or checks as the table says, then decides again. The
-column is the mode of :func:`voxax.tuning.request.autotune_mode`; for the mode ``on``, it is
-``cached`` if this process has no device of the platform, or no time left for measuring.
+last three columns are modes, see :func:`voxax.tuning.request.autotune_mode`. The mode ``on`` counts
+as ``cached`` if this process has no device of the platform, or no time left for measuring.
 
 ==========  =========================  ===================  ======================  ============
 candidates  the cache has              ``on``               ``cached``              ``off``
@@ -25,15 +25,16 @@ several     a measurement made just    its fastest, or an   (not measured)      
 ==========  =========================  ===================  ======================  ============
 
 - *error*: :class:`AlgorithmError` with the reason for each algorithm.
-- *default*: the default parameters (heuristic) of the first admitted algorithm. If nothing can be
-  checked, of the first algorithm whose kernel is not :attr:`Kernel.unproven`.
+- *it*: the only candidate. *Its fastest*: the fastest candidate of that measurement.
+- *default*: the default parameters (heuristic) of the first admitted algorithm. If results cannot
+  be checked, those of the first algorithm whose kernel is not :attr:`Kernel.unproven`.
 - *checked*: the result is compared with the reference algorithm's, once for each kind of problem,
   if there is a device. A candidate with a wrong result is rejected. If it is the only candidate,
   this is an error. If it came from shipped or predicted times, these are ignored. If it was the
   default, the other heuristics, the reference and the other candidates are tried in this order.
-- *measure*: as many candidates are measured as the time allows, and the cache gets the others as
-  skipped. Later runs do not measure these: reports name them, and ``vx.tune`` measures them. If
-  measuring fails, the default is used.
+- *measure*: as many candidates are measured as the time allows, and the others are stored in the
+  cache as skipped. Later runs do not measure skipped ones; reports name them, and ``vx.tune``
+  measures them. If measuring fails, the default is used.
 
 In a job of several processes, one decides, and the others use its decision.
 """
@@ -95,9 +96,10 @@ _listeners = contextvars.ContextVar("voxax_choices", default=())
 
 @contextlib.contextmanager
 def record_choices() -> Iterator[list[Choice]]:
-    """Collect the results of :func:`choose` in this thread in a list while the block runs.
+    """Return a context with a list, to which :func:`choose` in this thread adds its results.
 
-    A choice is made when a product is lowered, so a call of a compiled function makes none.
+    A choice is made when JAX lowers a product (forward, dgrad or wgrad of a layer), so a call of a
+    function that is already compiled adds none.
     """
     heard: list[Choice] = []
     token = _listeners.set((*_listeners.get(), heard))
@@ -117,9 +119,9 @@ def choose(
     """Return the algorithm and parameters for a product; check or measure candidates if needed.
 
     Args:
-      problem: the product, which belongs to one layer.
+      problem: the product (forward, dgrad or wgrad) of a layer.
       admitted: names of the algorithms that the request admits.
-      available_views: names of the map's arrays that are available; None means all.
+      available_views: names of the kernel map's arrays that are available; None means all.
       stated: whether the user made a request, including ``"auto"``.
 
     Raises:
@@ -142,8 +144,9 @@ def choose(
 def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
     """Return the choice that :func:`choose` is expected to make, without measuring or checking.
 
-    If :func:`choose` would measure first, the source of the result is ``predicted``. A pinned
-    choice has its time from the user's cache. Arguments and errors are those of :func:`choose`.
+    If :func:`choose` would measure first, the source of the result is ``predicted``. If there is
+    only one candidate, its time comes from the user's cache. Arguments and errors are those of
+    :func:`choose`.
     """
     space, cache, policy, device = _situation(problem, admitted, stated)
     return _settle(space, cache, dataclasses.replace(policy, foreseen=True), device)
@@ -161,12 +164,12 @@ def tune(
     """Measure the algorithms for one product of a layer, and store the times in the cache.
 
     Args:
-      problem: the product.
+      problem: the product (forward, dgrad or wgrad).
       admitted: names of the algorithms that the request admits.
-      views: concrete arrays of a real map, by name. A product that was measured on a recorded scene
-        is then measured again. None takes a concrete map that was seen before and fits, or else a
-        recorded scene.
-      also: descriptions of the same product with other keys, for which the same times are stored.
+      views: concrete arrays of a real kernel map, by name. A product that was measured on a
+        recorded scene is then measured again. None takes the concrete map of an earlier call of an
+        equal layer if there is one, or else a recorded scene.
+      also: problems with other keys for the same product; the times are stored for them too.
       anew: whether to measure even if the cache contains all candidates.
       budget: limit in seconds, including compilation; None sets no limit.
     """
@@ -193,7 +196,7 @@ def tune(
 def _situation(
     problem: Problem, admitted: Resolved, stated: bool, views: Iterable[str] | None = None
 ) -> tuple[Space, TuningCache, Policy, Any]:
-    """Return what a decision depends on: candidates, cache, policy, and the device or None."""
+    """Return what a choice depends on: candidates, cache, policy, and the device or None."""
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
     ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
@@ -204,9 +207,9 @@ def _situation(
 
 
 def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Return the result of :func:`_settle` in one process of the job, in all of its processes.
+    """Call :func:`_settle` in one process of the JAX job, and return its choice in all processes.
 
-    This includes choices from caches, because the processes may have different caches.
+    Choices from caches are shared too, because the processes may have different caches.
     """
     made: list[Choice] = []
 
@@ -228,7 +231,7 @@ def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Decide, then check or measure as the decision says, until the choice is final; return it."""
+    """Decide, and check or measure as the decision says, until a choice is final; return it."""
     asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
     entry = cache.get(space.key) if asks else None
     while True:
@@ -267,7 +270,9 @@ def _measure(
 ) -> Entry:
     """Measure the candidates, store the results in the cache, and return the merged entry.
 
-    Candidates that were fast in the entry `known` and for similar problems are measured first.
+    Measuring takes about `budget` seconds. `views` are arrays of a concrete map, or None for a
+    recorded scene. Candidates that were fast in the entry `known`, or for similar problems, are
+    measured first.
     """
     begin, problem = time.perf_counter(), space.problem
     reference, family = reference_of(problem), family_of(problem)
@@ -301,8 +306,8 @@ def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
     """Return the candidates in the order in which to measure them, the promising ones first.
 
     The order matters, because most of the time is spent on compiling. A candidate is ranked by the
-    ratio of its time to the best time of the same entry of `known`. If several entries have a time
-    for it, the last entry counts. Candidates without a time come last.
+    ratio of its time to the best time of any candidate in the same entry of `known`. If several
+    entries have a time for the candidate, the last entry counts. Those without a time come last.
     """
     ratios: dict[Identity, float] = {}
     for entry in known:
@@ -319,11 +324,12 @@ key without parameters means that the kernel passed a check with some parameters
 def _objection(choice: Choice, device: Any) -> str | None:
     """Check a chosen candidate that was not measured; return why it must not be used, or None.
 
-    A candidate is checked at its first use for each product, kind of weight, dtype and precision. A
-    check that fails to run counts against the candidate, but is not stored. A check compiles two
-    programs, and its time is part of the budget for measuring. If the budget is used up, or if the
-    kernel is :attr:`Kernel.decisive`, an earlier success with other parameters is enough, unless
-    the candidate is the only one. For decisive kernels, a success is stored on disk too.
+    A check compares the result with the reference's, at the first use of the candidate for each
+    product, kind of weight, dtype and precision. A check that fails to run counts against the
+    candidate, but is not stored. A check compiles two programs, and its time is part of the budget
+    for measuring. An earlier success of the kernel with other parameters replaces the check if the
+    budget is used up, or if the kernel is :attr:`Kernel.decisive` (known to be by far the fastest).
+    This does not apply to the only candidate. For decisive kernels, a success is stored on disk.
     """
     p, candidate = choice.problem, choice.candidate
     name, parameters, revision = candidate.identity
