@@ -46,8 +46,8 @@ class AnchorTrainer(DetectorTrainer):
       box_weight, direction_weight: factors on the box loss and on the direction loss. The factor on
         the class loss is 1.
       code_weights: weights of the 7 residuals of a box in the box loss; None is 1 for all.
-      max_candidates, max_boxes, min_score: ``max_boxes``, ``max_selected`` and ``min_score`` of
-        :func:`voxax.models.found_boxes`, for each scene.
+      max_candidates, max_boxes, min_score: passed to :func:`voxax.models.found_boxes` as
+        ``max_boxes``, ``max_selected`` and ``min_score``.
       axis_name: name of the mapped axis of a program that runs on several devices. Losses are
         averaged over it, and numbers of rows lost to capacity are summed. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.

@@ -283,7 +283,10 @@ class GroundDetector(Module):
         common: Mapping[str, Any],
         **sizes: Any,
     ) -> None:
-        """Create both backbones from ``common``, ``sizes`` (sparse only), ``bev`` (dense only)."""
+        """Create the sparse backbone for voxels on ``grid`` and the dense backbone after it.
+
+        ``common`` has arguments of both, ``sizes`` of the sparse and ``bev`` of the dense backbone.
+        """
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
@@ -303,7 +306,10 @@ class GroundDetector(Module):
         return self.predictions(self.encode(voxels))
 
     def _openpcdet_names(self, head: Callable[[str], str]) -> Callable[[str], str]:
-        """Return a function from layer path to OpenPCDet name; ``head`` names the head's layers."""
+        """Return a function from a layer's path in this detector to its name in OpenPCDet.
+
+        ``head`` is such a function for paths in the head.
+        """
         return by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),
@@ -312,10 +318,11 @@ class GroundDetector(Module):
 
 
 def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
-    """Return a rule for :func:`renaming`, from levels to OpenPCDet's lists of conv, norm and ReLU.
+    """Return a pattern and its replacement for :func:`renaming`, for the layers of dense levels.
 
-    The rule renames ``{path}levels.i.j.conv`` to ``{blocks}.i.n``, and ``norm`` to ``n + 1``, with
-    ``n = before + 3 * j``.
+    OpenPCDet stores level ``i`` as a flat list of conv, norm and ReLU. The rule renames
+    ``{path}levels.i.j.conv`` to ``{blocks}.i.n`` and ``{path}levels.i.j.norm`` to
+    ``{blocks}.i.{n + 1}``, with ``n = before + 3 * j``.
     """
 
     def place(found: re.Match[str]) -> str:

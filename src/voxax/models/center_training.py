@@ -50,7 +50,7 @@ def boxed_cells(
 ) -> BoxedCells:
     """Return targets for the cell of each box and the adjacent cells whose center is in the box.
 
-    With up to eight adjacent cells trained, a box is right even if the score peaks one cell off.
+    Adjacent cells are trained too, so that a box is right even if the score peaks one cell off.
 
     Args:
       boxes: ``[M, 7]`` or ``[M, 9]``.
@@ -111,8 +111,8 @@ class CenterTrainer(DetectorTrainer):
       neighbor_cells: whether also the cells next to a box's cell are trained to predict the box, if
         their center is in the box (unlike in CenterPoint); see :func:`boxed_cells`.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
-      max_candidates, max_boxes, min_score, radii: ``max_boxes``, ``max_selected``, ``min_score``
-        and ``radii`` of :func:`voxax.models.found_boxes`, for each group and scene.
+      max_candidates, max_boxes, min_score, radii: passed to :func:`voxax.models.found_boxes` as
+        ``max_boxes``, ``max_selected``, ``min_score`` and ``radii``.
       axis_name: name of the mapped axis of a program that runs on several devices. Losses and
         counts of rows lost to capacity are combined over it. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.

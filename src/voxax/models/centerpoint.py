@@ -55,7 +55,7 @@ class Branches(Module):
 
     Args:
       groups: class numbers of each group. A group's heat map has one channel for each class.
-      branches: number of channels of each other quantity, by name.
+      branches: number of channels of each quantity other than the heat map, by name.
       hidden: function that makes a hidden layer.
       last: function from a number of channels and an initial bias to the last layer of a stack.
       depth: number of layers in each stack.
@@ -142,7 +142,10 @@ class CenterHead(Module):
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return a function from a head layer's path to OpenPCDet's name; norms end in ``.1{norm}``."""
+    """Return a function from a head layer's path to its OpenPCDet name.
+
+    The name of a normalization layer ends in ``.1`` and then the text ``norm``.
+    """
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
         (r"^shared\b", "shared_conv"),
@@ -155,7 +158,7 @@ class CenterDetector(GroundDetector):
     """Base class of detectors that predict box centers on a dense grid of the ground plane.
 
     Subclasses build the layers. A call returns for each group of classes a dict of arrays
-    ``[B, X', Y', channels]``. The entry ``hm`` has the class logits, the others code the boxes.
+    ``[B, X', Y', channels]``. The entry ``hm`` has the class logits, the others encode the boxes.
     """
 
 
@@ -234,7 +237,7 @@ class CenterPoint(CenterDetector):
 
 @dataclasses.dataclass(frozen=True)
 class _CenterHeads(Spconv):
-    """Layout of codebases whose heads order their output channels differently, or negate them.
+    """Weight layout of codebases whose heads have voxax's output channels reordered or negated.
 
     In these codebases a convolution resizes the first level of the dense backbone. In voxax that
     layer is a transposed convolution of kernel size 1.
@@ -258,7 +261,10 @@ class _CenterHeads(Spconv):
 
 
 def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
-    """Return ``form`` with output channels (first or only axis) reordered and times ``sign``."""
+    """Return ``form``, a stored weight's layout, with reordered channels, multiplied by ``sign``.
+
+    ``order`` has the voxax output channel of each output channel of the codebase.
+    """
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)
     return dataclasses.replace(

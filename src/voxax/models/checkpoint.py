@@ -89,7 +89,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Return a context without the tracebacks that orbax's threads log besides the raised error.
+    """Return a context that drops the tracebacks that orbax's threads log beside the raised error.
 
     After an error, the context waits for the threads, because they would go on writing into the
     failed step.
@@ -386,7 +386,10 @@ class _ChangedError(ValueError):
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
-    """Return the worst fault of all processes if they share arrays of ``like``, else ``fault``."""
+    """Return the largest ``fault`` of all processes if arrays of ``like`` are divided over them.
+
+    Otherwise return this process's ``fault``: ``_NONE``, ``_DAMAGE`` or ``_FINAL``.
+    """
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
     if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
         return fault
@@ -439,7 +442,10 @@ def check_same_arrays(
 
 
 def _casts(old: np.dtype, new: np.dtype) -> bool:
-    """Return whether loading may convert ``old`` to ``new``: exactly, or float32 to bfloat16."""
+    """Return whether loading may convert dtype ``old`` to ``new``.
+
+    Lossless conversions and float32 to bfloat16 are allowed, but not integers to floats or back.
+    """
     floats = jnp.issubdtype(old, jnp.floating) and jnp.issubdtype(new, jnp.floating)
     whole = old.kind in "iu" and new.kind in "iu"
     return (floats or whole) and (
@@ -511,7 +517,7 @@ def _saved_sums(step: Path) -> dict[str, Any]:
 
 
 def _check_sums(step: Path, restored: Any) -> None:
-    """Raise :class:`_ChangedError` for an array whose bytes differ from the saved ones."""
+    """Raise :class:`_ChangedError` if an array's checksum differs from that saved with ``step``."""
     saved = _saved_sums(step).get(_ARRAYS)
     if not isinstance(saved, dict):
         return

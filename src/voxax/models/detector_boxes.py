@@ -154,7 +154,11 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield ``(class number, output with its logits only, all anchors)`` for a head's classes."""
+    """Yield ``(class number, output, anchors)`` for each of ``classes``, the classes of ``head``.
+
+    The output is ``head`` with the logits of that class only. The anchors are those of all
+    ``classes``, or nuScenes' if ``anchors`` is None.
+    """
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
         raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")
@@ -236,6 +240,6 @@ def _suppressed(
 
 
 def _joined(groups: Sequence[Detections]) -> Detections:
-    """Join the detections of all groups, and sort them from the highest score."""
+    """Join the detections of all groups into one object, highest score first."""
     whole: Any = Detections(*(jnp.concatenate(parts) for parts in zip(*groups, strict=True)))
     return whole.take(jnp.argsort(-whole.scores, stable=True))

@@ -41,7 +41,7 @@ class DetectorTrainer(StepTrainer):
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
-        """Decode a model's output; return the boxes of all scenes, and each level's lost rows."""
+        """Return the boxes ``[B, N, ...]`` in ``output``, and the lost rows that ``geometry`` has."""
         options = {"batch_size": voxels.batch_size, **self._search}
         scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)

@@ -172,7 +172,7 @@ def load(
 def load_part(
     model: nnx.Module, path: Location, *, source: str | None = None, key: str | None = None
 ) -> PartReport:
-    """Load the layers that a file has in the same shapes; return a report of the layers left out.
+    """Load the layers whose names and shapes a file has too; return a report on all layers.
 
     A network for other classes or other input features can thus start from pretrained weights.
 

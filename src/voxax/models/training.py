@@ -47,8 +47,8 @@ def masked_cross_entropy(
         with ``ignore_label`` do not count. In traced calls, rows with any other label outside the
         classes do not count either; :func:`count_outside` returns their number.
       class_weights: weight of each class in the mean, ``float32[classes]``; None is 1 for all.
-      axis_name: name of a mapped axis over whose devices the mean is taken too. Each device counts
-        by the sum of the weights of its counted rows.
+      axis_name: name of a mapped axis; the mean is then over the rows of all its devices. None is
+        for one device.
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
 
     Raises:
@@ -161,7 +161,7 @@ def count_outside(
 
 
 def _as_int32(labels: Any) -> jax.Array:
-    """Return labels as ``int32``; too large values are clipped, and so stay outside the classes."""
+    """Return labels as ``int32``. Values out of its range are clipped, so they remain no class."""
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -270,7 +270,7 @@ class StepTrainer(abc.ABC):
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         """Compute ``(loss, prediction, counts)`` of one batch; JAX traces this method.
 
-        ``counts`` go to :meth:`_counted`. They must be sums over all shards.
+        The trainer passes ``counts`` to :meth:`_counted`. They must be sums over all shards.
 
         Args:
           module: the module in training mode. Its state other than parameters may change.
@@ -545,7 +545,10 @@ class Trainer(StepTrainer):
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
     def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, LostRows]:
-        """Return the logits in a module's output, and the known counts of rows lost to capacity."""
+        """Return the logits in ``out``, a module's output, and the counts of rows lost to capacity.
+
+        If ``out`` is an array, these are the rows lost before the module, which got ``voxels``.
+        """
         if isinstance(out, Voxels):
             return out.features, out.geometry.drops
         if not isinstance(out, jax.Array) or out.ndim != 2 or self._axis_name is not None:

@@ -95,7 +95,7 @@ def stage(
     residual: bool,
     common: Mapping[str, Any],
 ) -> tuple[nnx.List, tuple[int, ...]]:
-    """Return the layers of a level (a strided convolution, two blocks) and the level's grid."""
+    """Return the layers of a level (a strided convolution, two blocks) and its cells per axis."""
     plain = {k: v for k, v in common.items() if k != "use_bias"}
     down = GrowingConv(in_channels, out_channels, kernel_size, 2, padding, grid, **plain)
     return nnx.List([down, *blocks(out_channels, 2, residual, common)]), down.grid
@@ -104,7 +104,7 @@ def stage(
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` new submanifold blocks; residual blocks have biases by default."""
+    """Return ``number`` submanifold convolutions, or residual blocks (with biases by default)."""
     if residual:
         common = {"use_bias": True, **common}
         return [ResidualBlock(channels, channels, **common) for _ in range(number)]

@@ -194,7 +194,7 @@ class VoxelNeXtOutput(NamedTuple):
     Attributes:
       voxels: voxels of the ground plane, with axes x and y.
       groups: for each group of classes a dict of arrays ``[capacity, channels]``. The entry ``hm``
-        has the class logits, the others code the boxes. Padding rows are zero.
+        has the class logits, the others encode the boxes. Padding rows are zero.
     """
 
     voxels: Voxels

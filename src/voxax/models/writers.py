@@ -1,6 +1,6 @@
 """Writers of training metrics for TensorBoard and W&B, for ``on_metrics`` of a trainer.
 
-The writers read values from the device only at the steps that they write, so others do not wait.
+The writers read values from the device only at the steps that they write. Other steps do not wait.
 """
 
 from __future__ import annotations
