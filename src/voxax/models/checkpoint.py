@@ -362,10 +362,11 @@ _NO_DAMAGE_TEXT = {
 
 
 def _fault(error: Exception, where: str) -> tuple[int, Exception]:
-    """Return ``(kind, error to report)``: ``_DAMAGE`` skips the step, ``_FINAL`` must be raised.
+    """Return what to do after an error in reading a step, and the error to report.
 
-    ``where`` is the path for the message. Messages of orbax and tensorstore are replaced, since
-    they name drivers and source lines.
+    ``_DAMAGE`` means to skip the step, ``_FINAL`` to raise the returned error. ``where`` is the
+    path for the message. Messages of orbax and tensorstore are replaced, since they name drivers
+    and source lines.
     """
     if isinstance(error, FileFormatError | MemoryError | _ChangedError):
         return (_DAMAGE if isinstance(error, _ChangedError) else _FINAL), error

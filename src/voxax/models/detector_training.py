@@ -41,7 +41,7 @@ class DetectorTrainer(StepTrainer):
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
-        """Return the boxes ``[B, N, ...]`` in ``output``, and the lost rows that ``geometry`` has."""
+        """Return the boxes ``[B, N, ...]`` in ``output``, and the lost rows in ``geometry``."""
         options = {"batch_size": voxels.batch_size, **self._search}
         scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)

@@ -285,8 +285,9 @@ class MinkUNet(UNet):
     def sources(self) -> dict[str, Source]:
         """Return how other codebases name and store the weights, by codebase.
 
-        These are SPVNAS and mmdetection3d for a stem of two convolutions, else MinkowskiEngine.
-        mmdetection3d's versions for TorchSparse and spconv differ in ``drops_last_plane``.
+        The codebases are SPVNAS and mmdetection3d if the stem has two convolutions, else
+        MinkowskiEngine. mmdetection3d with TorchSparse and with spconv differ in
+        ``drops_last_plane``.
         """
         if isinstance(self.stem_second, Sequential):
             peer, names = Minkowski(pointwise="."), _minkowski_names()

@@ -112,15 +112,15 @@ class Aliases:
 
 
 def own(package: str, name: str) -> ModuleType:
-    """Import module ``name`` of ``package``; ``""`` is the package itself, ``".x"`` a sibling."""
+    """Import ``package.name``; ``""`` means the package itself, ``".x"`` module x beside it."""
     return importlib.import_module(f".{name}" if name else package, package)
 
 
 def tree(package: str, name: str) -> dict[str, ModuleType]:
-    """Import a package with all its modules; return them with ``name`` in place of ``package``.
+    """Import a package with all its modules; return a dict from new module names to modules.
 
-    The result maps new module names to modules. An import of a new name that is not registered
-    would load the module a second time, with other classes.
+    In the new names ``name`` replaces ``package``. Python would load a module a second time, with
+    other classes, if code imported a new name that is not registered.
     """
     root = own(package, "")
     modules = {name: root}

@@ -29,7 +29,7 @@ _BEFORE = (
 
 
 class _Finder:
-    """Import finder for a library's module names; the first import of one registers them all."""
+    """Import finder for a library's module names; the first such import registers all names."""
 
     def __init__(self, package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
         self.of_voxax, self.names, self.options = package, names, options
@@ -61,7 +61,10 @@ def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> No
 
 
 def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Make later child processes of multiprocessing call :func:`begin` with these arguments."""
+    """Make later child processes of multiprocessing call :func:`begin` for ``package``.
+
+    ``names`` and ``options`` are passed on to that call.
+    """
     if not hasattr(util.spawnv_passfds, "of_voxax"):
         util.spawnv_passfds = _preceding(util.spawnv_passfds)
     # If this process is itself a child, another copy of this file made the function.
@@ -79,7 +82,7 @@ def keep(package: str) -> None:
 
 
 def _preceding(start: Callable[..., int]) -> Callable[..., int]:
-    """Wrap ``start``, by which multiprocessing starts children, so that this file runs first."""
+    """Wrap ``start``, which starts multiprocessing's children, so that they run this file first."""
     packages: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
 
     @functools.wraps(start)

@@ -42,7 +42,10 @@ class Duplicates(NamedTuple):
         return torch.from_numpy(last[self.place])
 
     def kept(self, rows: np.ndarray, offsets: np.ndarray) -> KernelMap:
-        """Return a submanifold layer's map for ``rows`` and symmetric ``offsets int32[K, D]``."""
+        """Return a submanifold layer's kernel map for the voxel indices ``rows``.
+
+        Tap k has the offset ``offsets[k]`` and tap ``K - 1 - k`` the opposite one.
+        """
         distinct = kept_map(rows[self.first], offsets)
         taps, center = distinct.taps, distinct.taps // 2
         backwards = torch.full((len(rows), taps), -1, dtype=torch.int32)
@@ -58,7 +61,7 @@ class Duplicates(NamedTuple):
     def reached(self, rows: np.ndarray, *sizes: Any) -> tuple[KernelMap, np.ndarray]:
         """Return the kernel map and the output voxels of a strided or transposed layer.
 
-        Arguments are those of :func:`~voxax.torch.core.kernel_map.reached_map`.
+        Arguments are as in :func:`~voxax.torch.core.kernel_map.reached_map`; ``rows`` may repeat.
         """
         distinct, out = reached_map(rows[self.first], *sizes)
         backwards = distinct.backwards[torch.from_numpy(self.place)]

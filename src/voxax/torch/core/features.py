@@ -26,7 +26,7 @@ class Statistics(NamedTuple):
     Attributes:
       mean: mean of each channel, ``[C]``.
       variance: biased variance of each channel, ``[C]``.
-      own: True if they come from the rows to normalize, False for the norm's running averages.
+      own: True if mean and variance are of the rows to normalize, False if running averages.
     """
 
     mean: torch.Tensor
@@ -279,13 +279,13 @@ class Features:
         return self._later is not None
 
     def rows(self) -> Any:
-        """Compute the rows ``[N, C]`` if they are delayed; return them to code that only reads."""
+        """Return the rows ``[N, C]``, computed if still delayed; callers must not write to them."""
         if self._later is not None:
             self._rows, self._later = self._later.result(), None
         return self._rows
 
     def shown(self) -> Any:
-        """Compute all results that read the rows; return the rows, which may then be written to."""
+        """Compute all delayed results that read the rows; return the rows, safe to write to."""
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()

@@ -179,12 +179,15 @@ def invert(neighbors: Tensor, in_rows: int) -> Tensor:
 
 
 def unique_rows(rows: np.ndarray) -> Unique:
-    """Return the U distinct rows in lexicographic order, and the index of each row, ``int[N]``."""
+    """Return the U distinct rows in lexicographic order, and each row's index there, ``int[N]``."""
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
 def first_rows(unique: Unique) -> np.ndarray:
-    """Return the first index of each distinct row, ``int64[U]``, from :func:`unique_rows`."""
+    """Return the index of the first row equal to each distinct row, ``int64[U]``.
+
+    ``unique`` is a result of :func:`unique_rows`.
+    """
     distinct, places = unique
     first = np.empty(len(distinct), np.int64)
     first[places[::-1]] = np.arange(len(places))[::-1]
@@ -260,7 +263,7 @@ def onto_map(
 
 
 def _row_at(places: np.ndarray) -> np.ndarray | None:
-    """Invert a permutation ``places`` of N rows, as ``int32[N]``; return None for the identity."""
+    """Return the inverse ``int32[N]`` of the permutation ``places``, or None for the identity."""
     given = np.arange(len(places), dtype=np.int32)
     if np.array_equal(places, given):
         return None
@@ -270,9 +273,10 @@ def _row_at(places: np.ndarray) -> np.ndarray | None:
 
 
 def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.ndarray]:
-    """Return the map of a layer with outputs at ``row + offsets[k]``, and these voxels.
+    """Return the kernel map and output voxels of a layer with outputs at ``row + offsets[k]``.
 
-    The outputs are ordered by a loop over rows with an inner loop over taps.
+    Every input voxel ``row`` and tap k has such an output. The outputs are ordered by a loop over
+    rows with an inner loop over taps.
 
     Args:
       rows: input voxels ``int32[N, 1 + D]``, without duplicates.
@@ -289,7 +293,7 @@ def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.n
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
-    """Return the map to the ``kept`` cells, and the output voxels by first occurrence.
+    """Return the kernel map to the distinct ``kept`` cells, and these cells by first occurrence.
 
     Args:
       cells: output voxel of each input row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]``
@@ -315,7 +319,7 @@ def reached_map(
     out_shape: Sizes,
     transposed: bool,
 ) -> tuple[KernelMap, np.ndarray]:
-    """Return the map of a layer with outputs at every voxel that reads an input, and these voxels.
+    """Return the kernel map and outputs of a layer with outputs wherever a tap reads an input.
 
     The outputs are ordered by a loop over taps with an inner loop over input rows.
 
@@ -323,8 +327,8 @@ def reached_map(
       rows: input voxels ``int32[N, 1 + D]``, without duplicates.
       kernel_size, stride, padding, dilation: one integer per axis.
       out_shape: spatial shape of the output; voxels outside it are left out.
-      transposed: False: tap k connects ``in = out * stride - padding + k * dilation``. True: tap k
-        connects ``out = in * stride - padding + k * dilation``.
+      transposed: if False, the output at ``out`` reads the input at ``out * stride - padding + k *
+        dilation`` through tap k. If True, ``in`` and ``out`` are exchanged in this formula.
     """
     sizes = kernel_size, stride, padding, dilation, out_shape
     cells = math.prod(map(int, out_shape)) * (int(rows[:, 0].max(initial=0)) + 1)

@@ -72,7 +72,10 @@ def only_results_count() -> bool:
 
 
 def has_averages(norm: nn.BatchNorm1d, dtype: torch.dtype) -> bool:
-    """Return True if ``norm`` uses running averages of ``dtype``, which is float32 or float64."""
+    """Return True if ``norm`` uses running averages, and all its arrays have ``dtype``.
+
+    False for a ``dtype`` other than float32 and float64.
+    """
     if norm.training or norm.running_mean is None or norm.running_var is None:
         return False
     parts = [norm.running_mean, *(p for p in (norm.weight, norm.bias) if p is not None)]

@@ -56,9 +56,10 @@ class _ExtremeRows(torch.autograd.Function):
 
 
 def extreme(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest value of each output row and channel, ``[M, C]``; 0 if none.
+    """Return the largest value that each output row reads in each channel, ``[M, C]``.
 
-    The gradient goes to the input row that :func:`extreme_rows` returns.
+    An output row that reads no input row gets 0. The gradient goes to the input row that
+    :func:`extreme_rows` returns.
     """
     found = _ExtremeRows.apply(features, kernel_map)
     best = torch.take_along_dim(features, found.clamp(min=0), dim=0)
@@ -72,9 +73,9 @@ def total(features: Tensor, kernel_map: KernelMap) -> Tensor:
 
 
 def mean(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the mean of the feature rows that each output row reads, ``[M, C]``; 0 if none.
+    """Return the mean of the feature rows that each output row reads, ``[M, C]``.
 
-    Half precision is summed in float32.
+    An output row that reads no input row gets 0. Half precision is summed in float32.
     """
     wide = torch.promote_types(features.dtype, torch.float32)
     number = kernel_map.counts.clamp(min=1)[:, None]

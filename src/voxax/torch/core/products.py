@@ -54,9 +54,9 @@ def _forward(
     relu: bool = False,
     back: bool = False,
 ) -> Tensor:
-    """Return the convolution of ``x`` with ``w``, or if ``back``, the gradient of its input.
+    """Return :func:`convolve` of features ``x`` and weight ``w``, without gradients.
 
-    If ``back``, ``x`` is the gradient of the output.
+    If ``back``, ``x`` is the gradient of the output, and the result that of the features.
     """
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
@@ -169,7 +169,7 @@ def order_of(kernel_map: KernelMap) -> np.ndarray | None:
 
 
 def bits(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as a contiguous array, shared if possible; bfloat16 as bits in uint16."""
+    """Return a tensor as a contiguous array, not copied if possible; bfloat16 as bits in uint16."""
     return view(tensor.contiguous())
 
 

@@ -76,7 +76,7 @@ class Sites:
         self._begin()
 
     def are_of(self, indices: Tensor, spatial_shape: Sizes, batch_size: int) -> bool:
-        """Return whether these voxels, still unchanged, are those of a tensor with these values."""
+        """Return whether this object was made from these arguments and ``indices`` is unchanged."""
         same = self.indices is indices and self.batch_size == batch_size
         return same and self.spatial_shape == list(spatial_shape) and self.hold(indices)
 
@@ -134,9 +134,9 @@ class Sites:
 
     @untransformed
     def expanded(self, offsets: np.ndarray) -> tuple[KernelMap, Self]:
-        """Return the map of a layer with outputs at ``row + offsets[k]``, and these sites.
+        """Return the kernel map and output voxels of a layer with outputs at ``row + offsets[k]``.
 
-        ``offsets`` is ``int32[K, D]``.
+        Every input voxel ``row`` and tap k has such an output. ``offsets`` is ``int32[K, D]``.
 
         Raises:
           ArgumentError: errors of ``expanded_map``, or voxels that occur several times.
@@ -153,7 +153,7 @@ class Sites:
     def reached(self, *sizes: Sizes, transposed: bool = False) -> tuple[KernelMap, Self]:
         """Return the kernel map of a strided or transposed layer, and its output voxels.
 
-        Outputs are at every voxel that reads an input. ``sizes`` are kernel size, stride, padding,
+        Outputs are wherever a tap reads an input. ``sizes`` are kernel size, stride, padding,
         dilation and output shape, as in :func:`voxax.torch.core.kernel_map.reached_map`.
 
         Raises:
@@ -183,7 +183,7 @@ class Sites:
     def duplicates(self) -> Duplicates | None:
         """Return the groups of rows that share a voxel, or None if all voxels are distinct.
 
-        If voxels are repeated, call :meth:`accept` first, which may raise an error.
+        If voxels are repeated, this method calls :meth:`accept`, which may raise an error.
         """
         if self._made:
             return None

@@ -15,7 +15,7 @@ from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse
 
 
 def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
-    """Copy the row of each scene to the sites of the scene, ``[B, C]`` to ``[N, C]``."""
+    """Return for each of the N sites of ``key`` the row of its scene in ``scenes [B, C]``."""
     places, known = manager.scene_rows(key), manager.number_of_unique_batch_indices()
     if len(scenes) != known:
         raise ArgumentError(f"{len(scenes)} rows for {known} scenes: expected a pooled tensor")

@@ -65,7 +65,7 @@ class MinkowskiConvolutionFunction:
     ) -> torch.Tensor:
         """Return the convolution ``[M, C_out]`` of ``rows [N, C_in]`` at the sites of ``key``.
 
-        The outputs are at the sites of ``out_key``. A key that is not set yet is set to the sites
+        The outputs are at the sites of ``out_key``. If this key is not set, it is set to the sites
         that the stride gives. ``mode`` has no effect.
         """
         keys = key, key_or_new(out_key, key)

@@ -29,7 +29,7 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return the tap offsets from an output site, ``int32[K, D]``, for this tensor stride."""
+        """Return the offsets ``int32[K, D]`` of all taps on input sites with this tensor stride."""
         return _offsets(self, tuple(tensor_stride))
 
     @property
@@ -202,7 +202,10 @@ class KernelGenerator:
     def get_kernel(
         self, tensor_stride: Sequence[int], is_transpose: bool
     ) -> tuple[RegionType, torch.Tensor, int]:
-        """Return the result of :func:`convert_region_type`: region, taps and number of taps."""
+        """Return the result of :func:`convert_region_type` for this kernel.
+
+        The arguments have no effect.
+        """
         sizes = tensor_stride, self.kernel_size, self.kernel_stride, self.kernel_dilation
         offsets = self.region_offsets if self.region_type is RegionType.CUSTOM else None
         return convert_region_type(

@@ -156,7 +156,7 @@ class CoordinateManager:
     def insert_field(
         self, coordinates: torch.Tensor, tensor_stride: Any, string_id: str = ""
     ) -> Key:
-        """Insert points ``float32[N, 1 + D]``, batch index first, and return their key."""
+        """Insert points ``[N, 1 + D]``, batch index first; return a key with the given stride."""
         stride = convert_to_int_list(tensor_stride, self.D)
         points = _checked_shape(coordinates, self.D).detach().float()
         if points.numel() and not bool(points.abs().max() < 2**31):
@@ -231,7 +231,10 @@ class CoordinateManager:
         return len(self._field(coordinate_map_key) if sites is None else sites.rows)
 
     def get_coordinates(self, coords_key_or_tensor_strides: Any) -> torch.Tensor:
-        """Return a copy of a key's sites, ``int32[N, 1 + D]``; a stride means its first key."""
+        """Return a copy of a key's sites, ``int32[N, 1 + D]``.
+
+        The argument is a key, or a tensor stride, which means the first key with that stride.
+        """
         key = self._get_coordinate_map_key(coords_key_or_tensor_strides)
         return torch.from_numpy(self._at(key).rows.copy())
 
@@ -274,7 +277,8 @@ class CoordinateManager:
         """Return a kernel map: a dict from tap to input rows and output rows, ``int32[2, n]``.
 
         A tap without pairs is left out. ``in_key`` and ``out_key`` are keys or tensor strides. The
-        sizes and region are as in :class:`KernelGenerator`.
+        sizes and region are as in :class:`KernelGenerator`. ``is_transpose`` and ``is_pool`` are
+        ``transposed`` and ``pooled`` of :meth:`relation`.
         """
         size, steps = (positive("sizes", v, self.D) for v in (kernel_size, stride))
         spread = positive("dilation", dilation, self.D)
@@ -354,7 +358,10 @@ class CoordinateManager:
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return rows ``int64[N]`` of ``in_key``, and of their coarse sites in ``stride_key``."""
+        """Return the pairs of fine and coarse sites, as rows of ``in_key`` and of ``stride_key``.
+
+        Both are ``int64[N]``. Each fine site is in one pair, with the coarse site that contains it.
+        """
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
 
@@ -367,7 +374,10 @@ class CoordinateManager:
         return places
 
     def origin_map(self, key: Key) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the B batch indices, ``int64[B]``, and the rows of each batch index from 0 on."""
+        """Return the B batch indices, ``int64[B]``, and a list of the rows of each scene.
+
+        The list has one ``int64[n]`` tensor per batch index from 0 to the largest.
+        """
         places = self.scene_rows(key)
         indices = torch.from_numpy(self._at(self.origin()).rows[:, 0].astype(np.int64))
         scenes = range(int(indices.max()) + 1 if len(indices) else 0)
@@ -422,7 +432,7 @@ class CoordinateManager:
 
     @untransformed
     def interpolation_map_weight(self, key: Key, samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the sites around points ``float[P, 1 + D]``, with weights of linear interpolation.
+        """Return the sites around points ``samples float[P, 1 + D]``, with linear weights.
 
         Returns:
           ``(int32[n] site, int32[n] point, float[n] weight)``, ordered by the ``2**D`` corners

@@ -40,7 +40,7 @@ class MinkowskiLocalPoolingFunction:
     ) -> Tensor:
         """Return the pooled rows ``[M, C]`` at the sites of ``out_key``.
 
-        A key that is not set yet is set to the sites that the stride gives.
+        If this key is not set, it is set to the sites that the stride gives.
         """
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates

@@ -71,8 +71,8 @@ def interpolated(
 ) -> tuple[Tensor, ...]:
     """Interpolate features on the sites of ``key`` at points ``[P, 1 + D]``; missing sites are 0.
 
-    The results are ``[P, C]``, and ``int32[n]`` sites, ``int32[n]`` points and ``[n]`` weights of
-    the pairs that were added. Points and features have one dtype.
+    The results are the features ``[P, C]``, then the n pairs that were added: ``int32[n]`` sites,
+    ``int32[n]`` points and ``[n]`` weights. Points and features have the same dtype.
     """
     check_cpu(points, "points")
     if points.dtype != features.dtype:

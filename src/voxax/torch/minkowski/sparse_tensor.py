@@ -32,7 +32,7 @@ class SparseTensor(Tensor):
         coordinates; or only a manager, in which to insert the coordinates.
       quantization_mode: how several rows of one site become one row.
       allocator_type, minkowski_algorithm: options of GPUs, accepted but unused.
-      requires_grad: whether the features require a gradient; None does not change that.
+      requires_grad: whether the features require a gradient; None leaves this as it is.
       device: the CPU, or None.
 
     Attributes:

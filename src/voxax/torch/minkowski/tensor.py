@@ -21,7 +21,10 @@ COORDINATE_KEY_DIFFERENT_ERROR = "tensors on other sites: their coordinate map k
 
 
 def check_tensor(input: Any, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field; check ``channels``."""
+    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field of ``channels`` channels.
+
+    None as ``channels`` accepts any number.
+    """
     if not isinstance(input, Tensor):
         raise ArgumentError(f"{type(input).__name__}: expected a SparseTensor or a TensorField")
     if channels is not None:
@@ -39,7 +42,7 @@ def _update(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any]
 class Tensor:
     """Base of sparse tensors and fields: features, and the key of their coordinates in a manager.
 
-    Features ``F[i]`` are at coordinates ``C[i]``. ``C`` is a copy: writes move no features.
+    Features ``F[i]`` are at coordinates ``C[i]``. Writing into ``C``, a copy, moves no features.
     """
 
     _features: Features

@@ -25,7 +25,7 @@ class TensorField(Tensor):
     Args:
       features, requires_grad, device, allocator_type, minkowski_algorithm: as in a sparse tensor.
       coordinates: ``float[N, 1 + D]``, batch index first; converted to float32.
-      tensor_stride: tensor stride in the points' key.
+      tensor_stride: tensor stride to store in the key of newly inserted points.
       coordinate_field_map_key, coordinate_manager: key of known points and its manager, in place of
         coordinates; or only a manager, in which to insert the points.
       quantization_mode: how :meth:`sparse` reduces several points in one site to one row.

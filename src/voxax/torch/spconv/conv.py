@@ -46,7 +46,7 @@ class SparseConvolution(Window):
       algo: chooses the class of kernel maps in ``indice_dict``; results do not depend on it. None
         means ``MaskImplicitGemm`` for kernels of up to 32 taps, else ``Native``.
       fp32_accum: ignored; sums are in float32 or a wider dtype.
-      large_kernel_fast_algo: whether None for ``algo`` has the limit of 128 taps instead of 32.
+      large_kernel_fast_algo: whether ``algo=None`` means ``MaskImplicitGemm`` up to 128 taps.
       record_voxel_count: whether to store the largest number of outputs for
         :meth:`get_max_num_voxels`.
       act_type, act_alpha, act_beta: activation after the layer, in evaluation mode only;
@@ -54,7 +54,7 @@ class SparseConvolution(Window):
       name: key of the layer in the tensor's ``benchmark_record``.
 
     Raises:
-      SpconvError: invalid sizes, or ``groups`` other than 1.
+      SpconvError: invalid sizes, ``groups`` other than 1, or an activation in a layer of one tap.
     """
 
     IS_CONVOLUTION = True
@@ -222,9 +222,10 @@ class SparseConvolution(Window):
         act_alpha: float = 0,
         act_beta: float = 0,
     ) -> SparseConvTensor:
-        """Return the convolution with the given weight and bias instead of the layer's.
+        """Return the convolution with the given weight, bias and activation instead of the layer's.
 
         Subclasses may call or override this method to compute the weight or to change the result.
+        ``channel_scale`` and ``output_scale`` must be None.
         """
         if channel_scale is not None or output_scale is not None:
             raise ArgumentError("channel_scale and output_scale are for int8, which GPUs have only")
@@ -255,7 +256,7 @@ class SparseConvolution(Window):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _relation(self, input: SparseConvTensor) -> tuple[KernelMap, Sites, dict]:
-        """Return ``input``'s kernel map, the output voxels, and the output's ``indice_dict``."""
+        """Return the kernel map from ``input``, the output voxels and their ``indice_dict``."""
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
         if data is not None and data.algo != self.algo:
             raise ArgumentError(
@@ -470,19 +471,31 @@ class SparseConvTranspose4d(_Transposed, ndim=4):
 
 
 class SparseInverseConv1d(_Inverse, ndim=1):
-    """1-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """1-D convolution onto the input voxels of an earlier layer with the same ``indice_key``.
+
+    Arguments are as in :class:`SparseConvolution`.
+    """
 
 
 class SparseInverseConv2d(_Inverse, ndim=2):
-    """2-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """2-D convolution onto the input voxels of an earlier layer with the same ``indice_key``.
+
+    Arguments are as in :class:`SparseConvolution`.
+    """
 
 
 class SparseInverseConv3d(_Inverse, ndim=3):
-    """3-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """3-D convolution onto the input voxels of an earlier layer with the same ``indice_key``.
+
+    Arguments are as in :class:`SparseConvolution`.
+    """
 
 
 class SparseInverseConv4d(_Inverse, ndim=4):
-    """4-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """4-D convolution onto the input voxels of an earlier layer with the same ``indice_key``.
+
+    Arguments are as in :class:`SparseConvolution`.
+    """
 
 
 class SubMConv1d(_Submanifold, ndim=1):

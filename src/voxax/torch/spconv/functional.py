@@ -94,7 +94,7 @@ class MaxPool(torch.autograd.Function):
 
 
 class AveragePool(torch.autograd.Function):
-    """Autograd function of mean pooling, whose gradient is times the voxel count, as in spconv."""
+    """Autograd function of mean pooling with the gradient of :func:`ops.average_backward`."""
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -114,7 +114,10 @@ class AveragePool(torch.autograd.Function):
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return maxima ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
+    """Return each output row's maximum over its input rows, at least 0: ``[num_activate_out, C]``.
+
+    The pairs and their numbers are as from :func:`voxax.torch.spconv.ops.get_indice_pairs`.
+    """
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
 
@@ -122,7 +125,10 @@ def indice_maxpool(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs_fwd: Tensor, indice_pairs_bwd: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return maxima ``[M, C]``, at least 0, along input rows ``indice_pairs_fwd int32[K, M]``."""
+    """Return each output row's maximum over its input rows, at least 0: ``[M, C]``.
+
+    ``indice_pairs_fwd int32[K, M]`` has the input row of each tap and output row, or -1.
+    """
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
@@ -134,7 +140,11 @@ def indice_avgpool_implicit_gemm(
     num_activate_out: int,
     calc_count: bool,
 ) -> Tensor:
-    """Return means ``[M, C]`` of existing voxels, along rows ``indice_pairs_fwd int32[K, M]``."""
+    """Return each output row's mean over its input rows, ``[M, C]``.
+
+    ``indice_pairs_fwd int32[K, M]`` has the input row of each tap and output row, or -1. The
+    arguments after it are ignored.
+    """
     del indice_pairs_bwd, num_activate_out, calc_count
     return AveragePool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
@@ -142,7 +152,7 @@ def indice_avgpool_implicit_gemm(
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     """Add tensors with different voxels; the sum is on the union of the voxels, sorted.
 
-    ``indice_dict`` is kept from the first tensor that has exactly these voxels, else it is empty.
+    ``indice_dict`` is that of the first tensor that has all voxels of the union, else it is empty.
 
     Raises:
       SpconvError: no tensors, or tensors that differ in spatial shape, batch size or channels.

@@ -58,7 +58,7 @@ class HashTable:
         return torch.tensor([self._keys.shape[0]])
 
     def items(self, max_size: int = -1) -> tuple[Tensor, Tensor, Tensor]:
-        """Return copies of the keys and the values, and the number of keys, ``int64[1]``."""
+        """Return copies of all keys and values, and the number of keys, ``int64[1]``."""
         del max_size
         return self._keys.clone(), self._values.clone(), torch.tensor([self._keys.shape[0]])
 

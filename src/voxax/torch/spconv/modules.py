@@ -53,7 +53,7 @@ class SparseSequential(SparseModule):
         return len(self._modules)
 
     def add(self, module: nn.Module, name: str | None = None) -> None:
-        """Append a module, by default under its number; a used name raises :class:`SpconvError`."""
+        """Append a module named ``name`` or its index; a used name raises :class:`SpconvError`."""
         name = str(len(self._modules)) if name is None else name
         if name in self._modules:
             raise ArgumentError(f"the name {name!r} is taken in this SparseSequential")
@@ -102,7 +102,7 @@ def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, b
 
 
 class _OnFeatures(nn.Module):
-    """Mixin that lets a module class also take a sparse tensor, and applies it to the features."""
+    """Mixin that lets a module class also take a sparse tensor, and change its features only."""
 
     def forward(self, input: Any) -> Any:
         if isinstance(input, SparseConvTensor):

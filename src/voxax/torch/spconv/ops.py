@@ -333,7 +333,10 @@ def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Ten
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return maxima ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
+    """Return each output row's maximum over its input rows, at least 0: ``[num_activate_out, C]``.
+
+    The pairs and their numbers are as :func:`get_indice_pairs` returns them.
+    """
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
@@ -356,7 +359,10 @@ def indice_maxpool_backward(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return maxima ``[M, C]``, at least 0, along a table of input rows ``int32[K, M]``."""
+    """Return each output row's maximum over its input rows, at least 0: ``[M, C]``.
+
+    ``indice_pairs int32[K, M]`` has the input row of each tap and output row, or -1.
+    """
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
 
@@ -366,7 +372,8 @@ def indice_maxpool_implicit_gemm_backward(
 ) -> Tensor:
     """Return the gradient ``[N, C]`` of features in :func:`indice_maxpool_implicit_gemm`.
 
-    Here ``indice_pairs int32[K, N]`` is the output row of each tap and input row, or -1.
+    ``out_bp`` is the gradient of its result ``out_features``. Here ``indice_pairs int32[K, N]`` has
+    the output row of each tap and input row, or -1.
     """
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return largest_backward(features, out_features, out_bp, kernel_map)
@@ -375,9 +382,10 @@ def indice_maxpool_implicit_gemm_backward(
 def indice_avgpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int, calc_count: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean ``[M, C]`` along a table of input rows ``int32[K, M]``, and voxel counts.
+    """Return each output row's mean over its input rows, ``[M, C]``, and the number of these rows.
 
-    The counts are ``int32[M]``, one per window, and empty unless ``calc_count``.
+    ``indice_pairs int32[K, M]`` has the input row of each tap and output row, or -1. The numbers
+    are ``int32[M]``, and empty unless ``calc_count``.
     """
     del num_activate_out
     count = (indice_pairs >= 0).sum(0, dtype=torch.int32) if calc_count else torch.empty(0)
@@ -389,7 +397,8 @@ def indice_avgpool_implicit_gemm_backward(
 ) -> Tensor:
     """Return spconv's gradient ``[N, C]`` of features in :func:`indice_avgpool_implicit_gemm`.
 
-    Here ``indice_pairs int32[K, N]`` is the output row of each tap and input row, or -1.
+    ``out_bp`` is the gradient of the means, and ``count_out`` the numbers of input rows. Here
+    ``indice_pairs int32[K, N]`` has the output row of each tap and input row, or -1.
     """
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return average_backward(out_bp, kernel_map, count_out)

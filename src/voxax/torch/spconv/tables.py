@@ -15,7 +15,7 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class JoinTable(SparseModule):
-    """Module that concatenates the channels of tensors with equal voxels and channel numbers."""
+    """Module that concatenates channels of tensors with the same voxels and channel counts."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
         """Return the tensor with all channels; raise :class:`SpconvError` if sizes differ."""

@@ -45,7 +45,7 @@ class Tensor:
         return len(self._array)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return a tensor on the part that integers, slices and an ellipsis select."""
+        """Return a view of the elements that integers, slices and an ellipsis select."""
         try:
             part = self._array[index]
         except IndexError as error:

@@ -14,7 +14,7 @@ from voxax.torch.core.kernel_map import distinct_rows
 
 
 class PointToVoxel:
-    """Voxelizer that collects the points of each grid cell in their order, as spconv on a CPU.
+    """Voxelizer that groups points by grid cell, in the order of the input, as spconv on a CPU.
 
     Args:
       vsize_xyz: D edge lengths of a cell.
@@ -73,7 +73,7 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return points, cells and counts, the first results of :meth:`generate_voxel_with_id`."""
+        """Return the points, cells and counts that :meth:`generate_voxel_with_id` returns first."""
         return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
 
     def generate_voxel_with_id(

@@ -35,7 +35,7 @@ class Window(SparseModule):
       sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
       most_taps: largest number of taps for which None as ``algo`` means
         ``ConvAlgo.MaskImplicitGemm``; larger windows get ``ConvAlgo.Native``.
-      counts: whether to record the largest number of outputs, in a buffer of the checkpoint.
+      counts: whether to record the largest number of outputs, in a buffer that is saved too.
     """
 
     NDIM: ClassVar[int]
@@ -82,7 +82,10 @@ class Window(SparseModule):
         return {name: getattr(self, name) for name in names}
 
     def _begin(self, input: Any, kind: str, channels: int | None = None) -> Record:
-        """Check the input tensor, and return a :class:`Record` that starts to measure time."""
+        """Check the input's type, rows and ``channels``; return a started :class:`Record` of times.
+
+        ``kind`` names the type of layer in that record.
+        """
         if not isinstance(input, SparseConvTensor):
             raise ArgumentError(f"{type(input).__name__} where a SparseConvTensor is expected")
         check_features(input.features, input.indices.shape[0], channels)
@@ -91,7 +94,10 @@ class Window(SparseModule):
     def _left(
         self, input: SparseConvTensor, kernel_map: KernelMap, sites: Sites, out: Sites
     ) -> dict[str, Any]:
-        """Return a copy of ``input.indice_dict`` with this layer's kernel map under its key."""
+        """Return ``input.indice_dict`` plus this layer's kernel map, voxels and arguments.
+
+        Without an ``indice_key``, return ``input.indice_dict`` itself.
+        """
         if self.indice_key is None:
             return input.indice_dict
         kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData

@@ -51,7 +51,10 @@ _MODULES_1_4 = {  # keys with a dot are modules of 2.1
 
 
 def _names(modules: dict[str, str]) -> dict[str, str]:
-    """Return a map from each TorchSparse module name to a module of this package, parents first."""
+    """Return a dict from TorchSparse module names to modules of this package, parents first.
+
+    ``modules`` maps a module of this package to names below ``torchsparse``, split by spaces.
+    """
     found = {"torchsparse": ""}
     for own, names in modules.items():
         for name in names.split():
@@ -81,7 +84,10 @@ def uninstall() -> None:
 
 
 def install_1_4() -> None:
-    """Make ``import torchsparse`` import the package for TorchSparse 1.4, as :func:`install`."""
+    """Make ``import torchsparse`` import voxax's package for TorchSparse 1.4.
+
+    Effects and errors are as in :func:`install`.
+    """
     _version_1_4.install(_names(_MODULES_1_4))
 
 

@@ -44,7 +44,10 @@ class SparseConvTransposeBlock(SparseConvBlock):
 
 
 class SparseResBlock(nn.Module):
-    """Residual block of two convolutions; a 1x1x1 convolution is the shortcut if shapes differ."""
+    """Residual block of two convolutions.
+
+    The shortcut is the identity, or a 1x1x1 convolution if channels change or the stride is not 1.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class SparseResNet(nn.ModuleList):
 
 
 class SparseResNet21D(SparseResNet):
-    """A :class:`SparseResNet` of five stages; the last stage halves the second axis."""
+    """A :class:`SparseResNet` of five stages; the last stage halves the second spatial axis."""
 
     def __init__(self, **kwargs: Any) -> None:
         stages = [(3, 16, 3, 1), (3, 32, 3, 2), (3, 64, 3, 2), (3, 128, 3, 2)]

@@ -20,7 +20,7 @@ class GPUHashTable:
     """Table that finds the row of a key or a voxel among the inserted rows.
 
     Rows count from 1, and 0 means that the key is absent. Results are padded with zeros to a
-    multiple of 128 rows. The arguments are ignored.
+    multiple of 128 rows. The constructor's arguments ``keys`` and ``values`` are ignored.
     """
 
     def __init__(self, keys: int | torch.Tensor, values: torch.Tensor | None = None) -> None:
@@ -43,7 +43,10 @@ class GPUHashTable:
         return found
 
     def insert_coords(self, coords: torch.Tensor) -> None:
-        """Replace the voxels by ``int32[N, 4]``, batch index last; the first of equals counts."""
+        """Replace the stored voxels by ``int32[N, 4]``, batch index last.
+
+        Lookups find the first of equal voxels.
+        """
         self._coords = coords
 
     def lookup_coords(
@@ -51,8 +54,8 @@ class GPUHashTable:
     ) -> torch.Tensor:
         """Return the rows of the K voxels around each of ``coords * tensor_strides``, ``[M, K]``.
 
-        ``coords`` is ``int32[M, 4]``, batch index last. Sizes and strides are three integers each.
-        The result is padded to a multiple of 128 rows.
+        K is ``kernel_volume``. ``coords`` is ``int32[M, 4]``, batch index last. Sizes and strides
+        are three integers each. The result is padded to a multiple of 128 rows.
         """
         known = _rows(_inserted(self._coords, "insert_coords"))
         offsets = centered(tuple(int(size) for size in kernel_sizes))

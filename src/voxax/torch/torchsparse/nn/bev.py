@@ -163,9 +163,9 @@ class _Grid(_ToBEV):
         self.bev_shape = self.shape[self.bev_dims]
 
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return each row's flat index in ``[B, *plane]``, its cell along ``dim``, and ``sizes``.
+        """Return each row's flat index in a grid, its cell along ``dim``, and the grid's sizes.
 
-        The list of sizes is ``[B, *plane]``.
+        The grid has B scenes and two axes; its sizes are ``[B, *plane]``.
         """
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()

@@ -42,7 +42,8 @@ def conv3d(
       bias: ``[C_out]``.
       dilation: must be 1. TorchSparse 2.1 accepts other values but does not use them.
       config: dictionary of modes, see :mod:`voxax.torch.torchsparse.nn.functional.conv_config`.
-      transposed: whether to go back to the input voxels of the layer with this kernel and stride.
+      transposed: whether outputs are at the input voxels of an earlier strided layer, which has the
+        same kernel size and stride.
       generative: whether outputs are at all voxels that the taps of a transposed layer reach.
       training: accepted but without effect.
 
@@ -135,7 +136,10 @@ def _relation(input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, s
 
 
 def _back(input: SparseTensor, key: tuple[Any, ...]) -> Relation:
-    """Return the cached kernel map ``key`` of the strided layer that a transposed layer undoes."""
+    """Return the kernel map of the strided layer that a transposed layer undoes.
+
+    ``input`` is the transposed layer's input, and ``key`` the map's key in the cache.
+    """
     relation = input._caches.kmaps.get(key)
     fine, size, steps, _ = key
     what = f"a transposed layer of kernel_size {size} and stride {steps} from stride {input.stride}"

@@ -84,7 +84,7 @@ def clear_global_conv_config() -> None:
 
 
 def modes_of(config: Any) -> tuple[str, str]:
-    """Return ``kmap_mode`` and ``downsample_mode`` of a dictionary; None is the global one."""
+    """Return ``kmap_mode`` and ``downsample_mode`` of a configuration; None is the global one."""
     if config is None:
         config = _DEFAULT if _state["config"] is None else _state["config"]
     _check_dictionary(config)

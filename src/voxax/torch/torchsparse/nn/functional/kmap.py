@@ -24,7 +24,7 @@ Sizes = tuple[int, ...]
 
 
 class Relation(NamedTuple):
-    """Kernel map of a layer, with its input voxels, output voxels and their spatial ranges.
+    """Kernel map of a layer, with the voxels and spatial ranges of input and output.
 
     ``settings`` are the padding, ``kmap_mode`` and ``downsample_mode`` of the layer.
     """
@@ -46,7 +46,7 @@ class Relation(NamedTuple):
 def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
     """Return the tap offsets ``int32[K, 3]`` of a box kernel whose lowest offset is ``low``.
 
-    They are in the order of the weights: the first axis varies fastest if K is odd, else the last.
+    Taps are in the order of the weights: the first axis varies fastest if K is odd, else the last.
     """
     axes = [range(at, at + size) for at, size in zip(low, kernel_size, strict=True)]
     offsets = list(itertools.product(*axes))
@@ -58,14 +58,17 @@ def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
 
 
 def centered(kernel_size: Sizes) -> np.ndarray:
-    """Return :func:`taps` around the center, ``int32[K, 3]``, which is tap ``(size - 1) // 2``."""
+    """Return the tap offsets ``int32[K, 3]`` of a box kernel around offset 0.
+
+    Along an axis of size s, the offsets begin at ``-((s - 1) // 2)``.
+    """
     return taps(kernel_size, tuple(-((size - 1) // 2) for size in kernel_size))
 
 
 def get_kernel_offsets(
     size: Size, stride: Size = 1, dilation: Size = 1, device: Any = "cpu"
 ) -> torch.Tensor:
-    """Return the tap offsets of a kernel times stride and dilation, ``int32[K, 3]``."""
+    """Return :func:`centered` offsets of a kernel, times stride and dilation, ``int32[K, 3]``."""
     steps = np.multiply(per_axis("stride", stride), per_axis("dilation", dilation))
     offsets = centered(per_axis("size", size)) * steps
     return torch.from_numpy(offsets.astype(np.int32)).to(device)
@@ -233,7 +236,8 @@ def spupsample_generative(
       _coords: voxels of the input, ``int32[N, 4]``, batch index first.
       stride, kernel_size: one integer, or one per axis.
       padding: accepted but without effect.
-      spatial_range: number of scenes and three sizes; outputs beyond them move to the border.
+      spatial_range: number of scenes and three sizes of the output's grid; outputs outside the
+        grid move to its border.
 
     Raises:
       ArgumentError: ``spatial_range`` is None.
