@@ -49,7 +49,7 @@ class AnchorTrainer(DetectorTrainer):
       max_candidates, max_boxes, min_score: passed to :func:`voxax.models.found_boxes` as
         ``max_boxes``, ``max_selected`` and ``min_score``.
       axis_name: name of the mapped axis of a program that runs on several devices. Losses are
-        averaged over it, and numbers of rows lost to capacity are summed. None is for one device.
+        averaged and counts of lost rows are summed over the devices. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:

@@ -113,8 +113,8 @@ class CenterTrainer(DetectorTrainer):
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score, radii: passed to :func:`voxax.models.found_boxes` as
         ``max_boxes``, ``max_selected``, ``min_score`` and ``radii``.
-      axis_name: name of the mapped axis of a program that runs on several devices. Losses and
-        counts of rows lost to capacity are combined over it. None is for one device.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses are
+        averaged and counts of lost rows are summed over the devices. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:

@@ -301,7 +301,7 @@ def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
 def _drop_late_reports() -> None:
     """Suppress messages that background tasks of a failed read print when they end.
 
-    Nothing awaits these tasks, so they log errors of their own and that the event loop is closed.
+    Nothing awaits the tasks, so each would log its error, and that the event loop is closed.
     """
     _install_filters()
     gc.collect(1)

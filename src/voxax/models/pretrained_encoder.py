@@ -60,7 +60,7 @@ def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
     Args:
       path: path of the file, as in :func:`voxax.models.load`.
       size: size as in :func:`PTv3Encoder`, for a file without ``config``.
-      **options: arguments of :class:`PTv3`, which replace those of the file.
+      **options: arguments of :class:`PTv3`, which override those in the file.
 
     Raises:
       InputError: the file has names or shapes of another network, or entries of ``config`` that are

@@ -128,11 +128,11 @@ def load(
 ) -> nnx.Module:
     """Load a weight file of voxax or another codebase into a network, and return the network.
 
-    Every name and shape in the file must fit the network; otherwise nothing is changed. The arrays
+    All names and shapes must be those of the network; otherwise nothing is changed. The arrays
     take the dtypes of the file. A file does not contain settings: the epsilon and momentum of batch
     norms, and how attention fills its last patch. The network takes these settings from the
-    codebase. A warning is issued if the names in the file fit two codebases, or two versions of
-    one, with different settings.
+    codebase. A warning is issued if the names in the file are common to two codebases, or two
+    versions of one, with different settings.
 
     Args:
       model: a network, changed in place, or a name of :func:`list`.
@@ -181,7 +181,7 @@ def load_part(
       path, source, key: as in :func:`load`.
 
     Raises:
-      InputError: no layer fits, or as in :func:`load`.
+      InputError: no layer of the file matches, or as in :func:`load`.
       FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`load`.
     """
     return load_weights_part(model, path, source=source, key=key)[1]

@@ -495,8 +495,8 @@ class Trainer(StepTrainer):
         ``[scenes, classes]``, as with a final ``GlobalPool``, with labels ``int[scenes]``.
       optimizer: an optax transformation.
       class_weights: weight of each class in the loss, ``float[classes]``; None is 1 for all.
-      axis_name: name of the mapped axis of a program that runs on several devices. Losses and
-        counts of rows lost to capacity are combined over it, see
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses are
+        averaged and counts of lost rows are summed over the devices, see
         :class:`voxax.parallel.DataParallelTrainer`. None is for one device.
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
       added_loss: function whose result is added to the cross entropy, such as a multiple of

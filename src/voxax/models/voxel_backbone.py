@@ -47,7 +47,7 @@ class GrowingConv(ConvNormAct):
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size, stride, padding: integers, or one integer per axis.
-      grid: numbers of cells of the input along each axis. They also limit the outputs.
+      grid: numbers of cells of the input along each axis. Outputs are only in the output's grid.
       **options: as for :class:`ConvNormAct`.
 
     Attributes:
@@ -143,8 +143,8 @@ def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str]
 class VoxelBackBone8x(Module):
     """Sparse 3-D backbone of detectors: stem, four levels of strides 1, 2, 4, 8, and a last layer.
 
-    The last layer halves the height. Strided convolutions output every site that they reach inside
-    the grid. Voxels have axes x, y, z, and coordinates that count from the grid's lower corner.
+    The last layer halves the height. Strided convolutions have an output at each site in the grid
+    whose window has a voxel. Voxel coordinates are x, y, z and count from the grid's lower corner.
 
     Args:
       in_channels: number of features of the voxels.
@@ -257,8 +257,8 @@ def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
 def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
     """Check that voxels lie inside of a grid, and return them.
 
-    A network on a grid loses voxels outside of the grid, because they reach no site of a later
-    level. A traced call does not raise, but adds their number to ``num_dropped`` of the result.
+    A network on a grid ignores voxels outside of the grid. A traced call does not raise an error,
+    but adds the number of these voxels to ``num_dropped`` of the result.
 
     Args:
       voxels: the voxels.

@@ -57,7 +57,7 @@ class KernelMap:
     @property
     @untransformed
     def backwards(self) -> Tensor:
-        """Output row that each input row reaches through each tap, ``int32[N, K]``; -1: none."""
+        """Output row that reads each input row through each tap, ``int32[N, K]``; -1 for none."""
         if self._backwards is None:
             near, mirror = self.neighbors, self.symmetric
             self._backwards = near.flip(1).contiguous() if mirror else invert(near, self.in_rows)
@@ -327,8 +327,8 @@ def reached_map(
       rows: input voxels ``int32[N, 1 + D]``, without duplicates.
       kernel_size, stride, padding, dilation: one integer per axis.
       out_shape: spatial shape of the output; voxels outside it are left out.
-      transposed: if False, the output at ``out`` reads the input at ``out * stride - padding + k *
-        dilation`` through tap k. If True, ``in`` and ``out`` are exchanged in this formula.
+      transposed: whether tap k connects voxels with ``out = in * stride - padding + k * dilation``.
+        If False, tap k connects voxels with ``in = out * stride - padding + k * dilation``.
     """
     sizes = kernel_size, stride, padding, dilation, out_shape
     cells = math.prod(map(int, out_shape)) * (int(rows[:, 0].max(initial=0)) + 1)

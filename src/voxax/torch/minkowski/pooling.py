@@ -90,7 +90,10 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled tensor at the sites ``coordinates``; None: those the stride gives."""
+        """Return the pooled tensor at the sites ``coordinates``.
+
+        None as ``coordinates`` takes the sites that the stride gives.
+        """
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
         options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager

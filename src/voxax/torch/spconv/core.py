@@ -209,7 +209,7 @@ class ImplicitGemmIndiceData(Pairs):
 
     @property
     def pair_bwd(self) -> Tensor:
-        """Output row that each input row reaches through each tap, ``int32[K, N]``, or -1."""
+        """Output row that reads each input row through each tap, ``int32[K, N]``, or -1."""
         return _table(self.kernel_map, back=True)
 
 

@@ -29,7 +29,7 @@ class Conv3d(nn.Module):
       bias: whether to add a bias.
       transposed: whether the layer goes back to finer voxels: the input voxels of an earlier layer
         with the same kernel size and stride.
-      generative: whether a transposed layer outputs all voxels that its taps reach.
+      generative: whether a transposed layer makes its outputs, at ``voxel * stride + tap offset``.
       config: dictionary of modes, see ``nn.functional.conv_config``; None takes the global one.
 
     Attributes:

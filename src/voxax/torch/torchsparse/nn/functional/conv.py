@@ -44,7 +44,7 @@ def conv3d(
       config: dictionary of modes, see :mod:`voxax.torch.torchsparse.nn.functional.conv_config`.
       transposed: whether outputs are at the input voxels of an earlier strided layer, which has the
         same kernel size and stride.
-      generative: whether outputs are at all voxels that the taps of a transposed layer reach.
+      generative: whether the layer makes finer voxels, at ``voxel * stride + tap offset``.
       training: accepted but without effect.
 
     Raises:
