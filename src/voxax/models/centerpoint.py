@@ -220,7 +220,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return by codebase, such as OpenPCDet, how the codebase names and stores the weights."""
+        """Return how codebases such as OpenPCDet name and store the weights, by codebase."""
         names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")
         found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}

@@ -54,9 +54,9 @@ def found_boxes(
 ) -> list[Detections]:
     """Decode a detector's output to the boxes of each scene, highest score first.
 
-    Non-maximum suppression compares the best ``max_boxes`` candidates of each group of classes,
-    also those of different classes, and keeps at most ``max_selected``. With several anchor heads
-    the suppression runs for each class separately. Thin and round objects need ``radii``, because
+    Non-maximum suppression compares the best ``max_boxes`` candidates of each group of classes with
+    each other, across classes, and keeps at most ``max_selected``. With several anchor heads the
+    suppression runs for each class separately. Thin and round objects need ``radii``, because
     boxes of different yaws around the same pole hardly overlap. The function also works inside
     ``jit``.
 

@@ -480,7 +480,10 @@ class SpUNet(UNet):
         self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud name and store the weights, by version."""
+        """Return how Pointcept and torch-pointcloud name and store the weights.
+
+        The result is a dict from version names, such as ``pointcept-v1m2``.
+        """
         last = len(self.down) - 1
 
         def level(found: re.Match[str]) -> str:  # the codebases count from the finest

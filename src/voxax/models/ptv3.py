@@ -367,7 +367,10 @@ class PTv3(Module):
         self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud name and store the weights, by version."""
+        """Return how Pointcept and torch-pointcloud name and store the weights.
+
+        The result is a dict from version names, such as ``pointcept-v1.5.1``.
+        """
         last = len(self.up) - 1
         whole = self.head is not None
 

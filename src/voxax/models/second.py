@@ -161,7 +161,7 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return by codebase, such as OpenPCDet, how the codebase names and stores the weights."""
+        """Return how codebases such as OpenPCDet name and store the weights, by codebase."""
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )

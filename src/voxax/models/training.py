@@ -161,7 +161,7 @@ def count_outside(
 
 
 def _as_int32(labels: Any) -> jax.Array:
-    """Return labels as ``int32``. Values out of its range are clipped, so they remain no class."""
+    """Return labels as ``int32``; values out of range are clipped to values that are no class."""
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):

@@ -47,7 +47,7 @@ class GrowingConv(ConvNormAct):
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size, stride, padding: integers, or one integer per axis.
-      grid: numbers of cells of the input along each axis. Outputs are only in the output's grid.
+      grid: numbers of cells of the input along each axis. Sites outside get no output.
       **options: as for :class:`ConvNormAct`.
 
     Attributes:
@@ -104,7 +104,10 @@ def stage(
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` submanifold convolutions, or residual blocks (with biases by default)."""
+    """Return ``number`` submanifold convolutions, or if ``residual``, residual blocks.
+
+    ``common`` has their arguments. Residual blocks have biases by default.
+    """
     if residual:
         common = {"use_bias": True, **common}
         return [ResidualBlock(channels, channels, **common) for _ in range(number)]

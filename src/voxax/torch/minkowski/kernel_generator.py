@@ -29,7 +29,7 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return the offsets ``int32[K, D]`` of all taps on input sites with this tensor stride."""
+        """Return the coordinate offsets of the taps, ``int32[K, D]``, for this tensor stride."""
         return _offsets(self, tuple(tensor_stride))
 
     @property

@@ -38,9 +38,9 @@ class MinkowskiLocalPoolingFunction:
         out_key: Any = None,
         manager: Any = None,
     ) -> Tensor:
-        """Return the pooled rows ``[M, C]`` at the sites of ``out_key``.
+        """Pool ``rows [N, C]`` at the sites of ``key`` to ``[M, C]`` at the sites of ``out_key``.
 
-        If this key is not set, it is set to the sites that the stride gives.
+        If ``out_key`` is not set, it is set to the sites that the stride gives.
         """
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates

@@ -22,7 +22,7 @@ SLICEABLE = Mode.RANDOM_SUBSAMPLE, Mode.UNWEIGHTED_AVERAGE
 class SparseTensor(Tensor):
     """Sparse tensor: one row of features for each of several distinct sites (voxels).
 
-    Sites keep the order of the coordinates. A repeated site has the position of its first row.
+    Sites are in the order of their first rows in the coordinates.
 
     Args:
       features: ``float[N, C]``.

@@ -108,12 +108,12 @@ class Tensor:
     features = F = property(lambda self: self._features.shown(), doc="``[N, C]``.")
 
     def normalized(self, norm: Any) -> Self:
-        """Return the result of a batch norm, which may be delayed until code reads it."""
+        """Apply the batch norm ``norm``; the result is computed now or when code first reads it."""
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Return the result of a ReLU, which may be delayed until code reads it."""
+        """Apply the function ``relu``; the result is computed now or when code first reads it."""
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)
 

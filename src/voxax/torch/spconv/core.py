@@ -214,7 +214,10 @@ class ImplicitGemmIndiceData(Pairs):
 
 
 def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
-    """Return a new table of input rows ``int32[K, M]``, or if ``back``, of output rows."""
+    """Return the kernel map as a new table of input rows ``int32[K, M]``.
+
+    If ``back``, return a table of output rows ``int32[K, N]``.
+    """
     if isinstance(kernel_map, PairMap):
         raise ArgumentError(
             "tables of pairs (pair_fwd, pair_bwd) of voxels that occur several times: a table "

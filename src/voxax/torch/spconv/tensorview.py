@@ -95,7 +95,11 @@ def zeros(
     pinned: bool = False,
     managed: bool = False,
 ) -> Tensor:
-    """Return a tensor of zeros; ``dtype`` is a number such as :data:`float32`, or NumPy's dtype."""
+    """Return a tensor of zeros on the CPU, which is ``device`` -1.
+
+    ``dtype`` is a number such as :data:`float32`, or NumPy's dtype. ``pinned`` and ``managed`` have
+    no effect.
+    """
     del pinned, managed
     if device != -1:
         raise ArgumentError(f"device {device}: voxax.torch.spconv runs on the CPU, which is -1")

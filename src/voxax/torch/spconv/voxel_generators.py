@@ -189,7 +189,7 @@ class _Point2VoxelCPU(PointToVoxel):
         return self._voxels(pc, empty_mean=False)
 
     def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, ...]:
-        """Return the results of :meth:`point_to_voxel`, with the cell's mean in empty slots."""
+        """Return the results of :meth:`point_to_voxel`; empty point slots have the cell's mean."""
         del clear_voxels
         return self._voxels(pc, empty_mean=True)
 

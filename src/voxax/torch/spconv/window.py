@@ -107,7 +107,7 @@ class Window(SparseModule):
 
 
 class Record:
-    """Timer of one layer call, which adds to ``benchmark_record`` only if ``input.benchmark``."""
+    """Timer of one layer call; records in ``input.benchmark_record`` if ``input.benchmark``."""
 
     def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
         self.entry = None

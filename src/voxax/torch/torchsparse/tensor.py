@@ -21,7 +21,7 @@ def get_allow_negative_coordinates() -> bool:
 
 
 def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
-    """Set whether layers accept coordinates below 0 or raise an error, the initial setting."""
+    """Set whether layers accept coordinates below 0; initially they raise an error instead."""
     global _negative
     _negative = allow_negative_coordinates
 

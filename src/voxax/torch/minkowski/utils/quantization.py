@@ -134,7 +134,7 @@ def _discrete(coordinates: Any, size: Any) -> Any:
 def quantize(coords: Any) -> tuple[Any, Any]:
     """Find distinct rows: return ``([M] first row of each site, [N] site of each row)``.
 
-    The results are arrays or tensors, like ``coords int32[N, D]``. Other dtypes are truncated.
+    The results are arrays or tensors, like ``coords int32[N, D]``. Floats are truncated.
     """
     if isinstance(coords, np.ndarray):
         found = quantize(torch.from_numpy(coords))

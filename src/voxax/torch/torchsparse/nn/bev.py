@@ -184,7 +184,10 @@ class _Grid(_ToBEV):
 
 
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
-    """Add features ``[N, C]`` at flat indices ``places`` to a grid ``[B, cells * C, *plane]``."""
+    """Sum features ``[N, C]`` with equal flat index in ``places``, as a grid of all indices.
+
+    ``sizes`` are ``[B, *plane]``, and the grid is ``[B, cells * C, *plane]``.
+    """
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)
     return grid.view(*sizes, cells * channels).permute(0, 3, 1, 2).contiguous()

@@ -103,7 +103,7 @@ class _OfFeatures(nn.Module):
     """Mixin that makes a PyTorch module class apply to the features of a sparse tensor."""
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return a tensor with the module's result, which may be delayed until code reads it."""
+        """Return a tensor with the module's result, computed now or when code first reads it."""
         check_tensors(type(self).__name__, input)
         feats = self._waiting(input._features)
         return rows.fapply(input, super().forward) if feats is None else with_features(input, feats)

@@ -32,7 +32,7 @@ def conv3d(
     dilation: Any = 1,
     transposed: bool = False,
 ) -> SparseTensor:
-    """Return the 3-D convolution of a sparse tensor without padding, as ``conv3d`` of 2.1.
+    """Return the 3-D convolution without padding; arguments as for ``conv3d`` of TorchSparse 2.1.
 
     The weight of a kernel of one tap is ``[C_in, C_out]`` for every stride.
     """

@@ -108,7 +108,10 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both tensors in autocast's dtype, or in half precision if one of them has it."""
+    """Return both tensors in one dtype: autocast's, else float16 or bfloat16 if one has that.
+
+    Without autocast and half precision, raise :class:`ArgumentError` if the dtypes differ.
+    """
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
