@@ -58,7 +58,8 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
     """Base of the poolings over windows of sites.
 
     If kernel size and stride are equal, a window has all input sites inside the coarser output
-    site. Otherwise the window is around this site, as in a convolution. An empty window gives 0.
+    site. Otherwise the window is around the output site, as in a convolution. An empty window
+    gives 0.
 
     Args:
       kernel_size, stride, dilation: one integer for all axes, or one per axis.
