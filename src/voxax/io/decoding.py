@@ -137,7 +137,7 @@ def check_unpacked(path: Path, claimed: int) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield `path`, or for a ``.gz`` file the path of an unpacked copy, which is removed afterwards.
+    """Yield `path`, or for a ``.gz`` file the path of an unpacked copy, which is removed later.
 
     The copy is alone in a temporary folder. A FileFormatError that is raised in the ``with`` block
     names `path`, not the copy.

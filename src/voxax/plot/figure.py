@@ -144,7 +144,8 @@ def fit_view(
 ) -> View:
     """Choose center, scale and height of a view of projected points, and rasterize the points.
 
-    The points are in meters, `width` is in pixels, and `tallest` limits height / width.
+    `plane` [M, 2] and `depth` [M] are in meters, and `width` is in pixels. `tallest` is the largest
+    ratio of height to width. `perspective` is whether this is a perspective view.
     """
     if len(plane) == 0:
         return View(None, 1.0, int(0.5 * width), width, np.zeros(2))

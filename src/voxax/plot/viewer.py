@@ -197,7 +197,7 @@ class Viewer:
             self._cloud.colors = painted.colors[self._shown][kept]
 
     def _add_switches(self, painted: Coloring) -> None:
-        """Add a switch for each entry of the legend, if there are no switches yet."""
+        """Add a checkbox for each legend entry of `painted`, unless checkboxes exist already."""
         if self._switches:
             return
         with self._switches_folder:
