@@ -180,7 +180,7 @@ def _counted(rows: int, left: int) -> str:
 
 
 def extension_of(path: Path) -> str:
-    """Return the longest supported ending of a file's name, including a final ``.gz``.
+    """Return the longest supported ending of a file's name, including ``.gz`` if it is there.
 
     The longest is needed because a nuScenes sweep (``.pcd.bin``) also ends in ``.bin``. If no
     ending is supported, FileFormatError is raised.

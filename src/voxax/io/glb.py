@@ -46,7 +46,7 @@ def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np
 
     Triangles are row numbers of vertices. T is 0 if the file has only points. Meshes are moved to
     the frame of the scene. Lines are left out; if there are triangles, points are left out too.
-    Colors and application-specific attributes are kept if every mesh that is read has them.
+    Colors and application-specific attributes are kept if every part that is read has them.
     `label_field` is the name of the attribute with the labels.
     """
     file = _File(path, *_chunks(path))

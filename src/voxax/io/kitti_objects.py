@@ -335,9 +335,9 @@ class KittiObjectFolder(Layout):
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
         """Return the folder ``training`` or ``testing`` that has the frame `name`.
 
-        If `needed` has no labels and ``training`` has no sweep of the frame, this is ``testing``;
-        otherwise it is ``training``. `needed` are names of subfolders, such as ``calib``. Raise
-        FileFormatError if one of them has no file of the frame.
+        This is ``testing`` if `needed` has no labels and ``training`` has no sweep of the frame.
+        `needed` are names of subfolders, such as ``calib``. Raise FileFormatError if one of these
+        subfolders has no file of the frame.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)

@@ -112,8 +112,8 @@ def _checked_layers(
     """Check the sizes in the headers of all chunks with layers; return the number of points.
 
     A chunk has its first point (`point` bytes), then its number of points and the sizes of its
-    layers. The chunks are between the offsets `start` and `end`. If `count`, the number of points
-    in the file's header, is 0, the points of all chunks are counted.
+    `layers` layers. The chunks are between the offsets `start` and `end`. If `count`, the number of
+    points in the file's header, is 0, the points of all chunks are counted.
     """
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0

@@ -16,7 +16,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class PathTask:
-    """Base class of dataclasses that read one scan; ``str(scan)`` is the first field, a path."""
+    """Base class of dataclasses that read one scan; their ``str`` is the first field, a path."""
 
     def __str__(self) -> str:
         return next(iter(vars(self).values()))
@@ -69,7 +69,7 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that contain it.
+    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that have one.
 
     If no folder contains `mark`, raise FileFormatError, which says that `folder` has no `what`.
     """

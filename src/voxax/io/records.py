@@ -148,7 +148,7 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return the difference of successive records by the number of columns that a record may have.
+    """Return ``{number of columns: difference of successive records}`` for all possible numbers.
 
     The difference is the mean squared difference of the ranks of the numbers, averaged with that of
     the ranks of their absolute values, and scaled so that random noise gives 1.

@@ -533,7 +533,7 @@ def detection_png(
       path: the PNG file, which is written atomically.
       positions: [N, 3] floats, meters, z up. Rows with a coordinate that is not finite are not
           drawn. N may be 0.
-      found: found boxes with class names and scores, or None.
+      found: detected boxes with class names and scores, or None.
       truth: true boxes with class names, or None if unknown.
       class_names: the names of all classes. The color of a class depends on its name.
       title: heading of the picture.

@@ -324,8 +324,8 @@ class Layout:
     def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
         """Place a small object unless `place` is taken or at the sensor; return True if placed.
 
-        ``draw(put, rng)`` adds the object's primitives. The object occupies a square with half
-        sides of `radius` meters.
+        ``draw(put, rng)`` adds the object's primitives. The object occupies a square with sides of
+        ``2 * radius`` meters.
         """
         x, y, _ = place
         if np.hypot(x, y) < CLEAR or not self._is_free(x, y, radius):

@@ -188,7 +188,7 @@ def _windows(
 
 
 def _pairs(view: tuple[np.ndarray, ...], grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Expand windows of rays, the result of :func:`_windows`, into pairs of a primitive and a ray.
+    """Expand `view`, the windows from :func:`_windows`, into pairs of a primitive and a ray.
 
     Yield batches ``(solid, ray)``: rows of primitives and indices of rays, both ``int64[m]``, with
     ``m <= PAIRS``.
