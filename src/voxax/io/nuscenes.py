@@ -197,8 +197,8 @@ def _tables_of(folder: Path) -> Path:
 class NuscenesTables:
     """The JSON tables of a version of nuScenes; a table is read when it is first used.
 
-    `folder` contains ``samples`` and one folder ``v1.0-*``. If there are several folders
-    ``v1.0-*``, `folder` must be one of them.
+    The argument `folder` is a folder with ``samples`` and one folder ``v1.0-*``. If there are
+    several folders ``v1.0-*``, `folder` must be one of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -438,7 +438,8 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 class Nuscenes(Layout):
     """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
 
-    `folder` and `sweeps` are as for :class:`NuscenesTables` and its method ``samples``.
+    The argument `folder` is as for :class:`NuscenesTables`. The argument `sweeps` is the number of
+    sweeps that are joined for each key frame: its own and the ones before.
     """
 
     task = "detect"

@@ -299,7 +299,10 @@ class Entry:
 
 
 class Sheet:
-    """A figure, `width` pixels wide; call :meth:`header` and :meth:`open` first, then draw."""
+    """A picture that is drawn part by part, after calls of :meth:`header` and :meth:`open`.
+
+    The arguments are the width and the margin in pixels, and the color of the paper.
+    """
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
         figure_class = require("matplotlib.figure").Figure

@@ -115,8 +115,8 @@ class SolidBuilder:
 class PlacedObjects:
     """``m`` labeled objects; an object is a range of consecutive rows of a scene's :class:`Solids`.
 
-    `rows` has one tuple for each object, in the order of the primitives: the object's label, its
-    pose, the row of its first primitive, and the row after its last primitive.
+    The argument `rows` has one tuple for each object, in the order of the primitives: the object's
+    label, its pose, the row of its first primitive, and the row after its last primitive.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:
