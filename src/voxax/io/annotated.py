@@ -11,12 +11,12 @@ from voxax.io.point_cloud import PointCloud
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedScan:
-    """A scan and the true boxes of its objects, both in the same frame, whose z axis points up.
+    """A LiDAR scan and the true boxes of its objects, both in a frame whose z axis points up.
 
-    `objects` has the boxes of all classes, even of those that no network learns, because the
-    metrics of KITTI and nuScenes need them. For these two data sets it is an object of a subclass
-    of ``Objects``. `about` is more data for an evaluation, such as KITTI's calibration or
-    nuScenes' poses, or None.
+    `objects` has the boxes of all classes, even of classes that no network learns, because the
+    metrics of KITTI and nuScenes need all boxes. For these two data sets, `objects` is an instance
+    of a subclass of ``Objects``. `about` has other data for an evaluation, such as KITTI's
+    calibration or nuScenes' poses, or is None.
     """
 
     cloud: PointCloud

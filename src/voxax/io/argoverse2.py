@@ -44,9 +44,9 @@ QUATERNION = ("qw", "qx", "qy", "qz")
 
 @dataclass(frozen=True)
 class Argoverse2Sweep:
-    """Callable that reads the points of one sweep of a log, and the sweep's boxes if `labeled`.
+    """Callable that reads one LiDAR sweep as an ``AnnotatedScan``, with boxes if `labeled`.
 
-    `log` is the path of the folder of one log, a recorded drive. `timestamp` is the time of the
+    `log` is the path of a log's folder; a log is a recorded drive. `timestamp` is the time of the
     sweep in nanoseconds.
     """
 

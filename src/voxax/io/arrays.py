@@ -91,11 +91,11 @@ def cloud_from_arrays(
 def labels_from_arrays(
     arrays: Mapping[str, Any], source: str, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the labels int32 [N] in the arrays of a label file, and ``{"instance": int32 [N]}``.
+    """Return the labels in the arrays of a label file, int32 [N], and a dict ``{"instance": ...}``.
 
-    The dict is empty if no array has the name ``instance``. Fields of structured arrays count as
-    arrays. `label_field` is the name of the array with the labels. None selects the first array
-    with a name in ``LABELS``, or the only array.
+    The array ``instance`` is int32 [N] too; if the file has no such array, the dict is empty. A
+    field of a structured array counts as an array. `label_field` is the name of the array with the
+    labels. None selects the first array with a name in ``LABELS``, or the only array.
     """
     flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
@@ -134,7 +134,7 @@ MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the indices of the clouds to read from a file of `count`: `item`, or all if None."""
+    """Return the indices of the clouds to read: 0 to `count` - 1, or only `item` if it is given."""
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -219,7 +219,10 @@ def _rows(
 
 
 def _with_columns(values: np.ndarray, source: str, options: ReadOptions) -> np.ndarray:
-    """Return positions [N, k] or structured positions [N]; a flat array [N * k] is reshaped."""
+    """Return the array of positions, [N, k] or structured [N], after checking its shape.
+
+    A flat array [N * k] is reshaped; k is the number of columns in ``options.columns``.
+    """
     if values.ndim == 1 and values.dtype.names is not None:
         return values
     if values.dtype.kind not in "biuf":

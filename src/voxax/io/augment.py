@@ -443,7 +443,10 @@ def polarmix(
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
-    """Return bool [N]: whether azimuths are in begin..begin+pi radians; `begin` is in -pi..0."""
+    """Return bool [N]: whether each position's azimuth is from `begin` to ``begin + pi`` radians.
+
+    `begin` must be in -pi..0.
+    """
     angle = np.arctan2(positions[:, 1], positions[:, 0])
     return (angle > begin) & (angle < begin + math.pi)
 
@@ -500,7 +503,7 @@ def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
 def _colors_to_change(
     cloud: PointCloud, rng: np.random.Generator, probability: float
 ) -> np.ndarray | None:
-    """Return ``_colors(cloud)`` with the given probability, otherwise None, for no change."""
+    """Return the result of :func:`_colors` with `probability`, otherwise None for "no change"."""
     _check_draw(rng, probability)
     colors = _colors(cloud)
     return colors if rng.random() < probability else None
@@ -527,14 +530,14 @@ def _colors(cloud: PointCloud) -> np.ndarray:
 
 
 def _full(colors: np.ndarray) -> int:
-    """Return the number for full intensity: the largest of an integer dtype, or 1 for floats."""
+    """Return the value of full intensity in `colors`: the largest of its integer dtype, or 1."""
     return int(np.iinfo(colors.dtype).max) if colors.dtype.kind == "u" else 1
 
 
 def _recolored(cloud: PointCloud, colors: np.ndarray) -> PointCloud:
     """Return the cloud with other colors: `colors` [N, 3], clipped to 0..1.
 
-    They are scaled and converted to the dtype of the cloud's present colors.
+    `colors` are scaled and converted to the dtype of the cloud's present colors.
     """
     before = cloud.attributes[RGB]
     values = np.clip(colors, 0, 1) * _full(before)
@@ -551,7 +554,7 @@ def _middle(cloud: PointCloud) -> np.ndarray:
 def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
     """Return the cloud after multiplying points and normals by an orthogonal matrix [3, 3].
 
-    The points are multiplied relative to `center`, which does not move.
+    The point `center` [3] does not move.
     """
     middle = _center(center)
     attributes = dict(cloud.attributes)

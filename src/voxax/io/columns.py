@@ -117,9 +117,9 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
-    """Find the name `plain` in `names`; return it as it is written there, or None.
+    """Return the one of `names` that is equal to `plain`, or None if there is none.
 
-    If no name is equal, a name that differs only in case or in the prefix ``scalar_`` is returned.
+    If none is equal, a name that differs only in case or in the prefix ``scalar_`` is returned.
     """
     if plain in names:
         return plain
@@ -147,9 +147,10 @@ class _Columns:
     def stacked(
         self, groups: Iterable[tuple[str, ...]], dtype: type | None = None
     ) -> np.ndarray | None:
-        """Remove the columns of the first complete group; return them as one array [N, k].
+        """Stack the columns of the first complete group into one array [N, k], and remove them.
 
-        A group is k column names. Return None if each of the `groups` lacks a column.
+        A group is k column names. It is complete if each of these columns exists and has numbers.
+        Return None if none of the `groups` is complete. `dtype` is the type of the result.
         """
         for group in groups:
             names = [self.find(plain) for plain in group]
@@ -161,7 +162,7 @@ class _Columns:
     def array(
         self, plains: Iterable[str], widths: tuple[int, ...] | None = None
     ) -> np.ndarray | None:
-        """Remove and return the column whose name comes first in `plains`; None if there is none.
+        """Remove and return the first column that exists of those named in `plains`, or None.
 
         With `widths`, only arrays [N, k] with k in `widths` are considered.
         """
@@ -208,7 +209,7 @@ class _Columns:
         return None
 
     def rest(self, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Add the columns that are left to the dict `kept`, by unique names; return `kept`."""
+        """Add all remaining columns to the dict `kept`, by names not yet in it; return `kept`."""
         for name, values in self._columns.items():
             plain = _plain(name)
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
@@ -285,9 +286,9 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
 
 
 def known_labels(values: np.ndarray) -> np.ndarray:
-    """Convert labels to int32 [N] as :func:`labels_of` does.
+    """Convert class ids [N] or [N, 1] to labels, int32 [N], as :func:`labels_of` does.
 
-    Raise InputError if they are no class ids, for which :func:`labels_of` returns None.
+    Raise InputError if `values` has no class ids, for which :func:`labels_of` returns None.
     """
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
@@ -296,7 +297,7 @@ def known_labels(values: np.ndarray) -> np.ndarray:
 def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
     """Convert a column that the user chose as the labels to int32 [N]; fractions become -1.
 
-    Raise FileFormatError if it has no class ids; `what` names the column in the message.
+    Raise FileFormatError if the column has no class ids; `what` is its name in the message.
     """
     labels = labels_of(values, fractions_unknown=True)
     if labels is None:

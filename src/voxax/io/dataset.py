@@ -143,7 +143,7 @@ def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[
     """Return `names`; if None, return the names that the data set publishes for `split`.
 
     Raises:
-      InputError: there are no names.
+      InputError: `names` is empty, or it is None and the data set publishes none.
     """
     names = layout.split(split) if names is None else names
     if not names:
@@ -162,7 +162,7 @@ def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tupl
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Add a hint to a FileFormatError in this context if `folder` is for another codebase."""
+    """Add a hint to a FileFormatError in the ``with`` block if `folder` is for another codebase."""
     try:
         yield
     except FileFormatError as error:

@@ -48,7 +48,10 @@ MOST_COLUMNS = 1024
 
 
 def check_columns(path: Path, count: int) -> None:
-    """Raise :class:`voxax.FileFormatError` if `count` columns are more than ``MOST_COLUMNS``."""
+    """Raise :class:`voxax.FileFormatError` if `count`, a number of columns, is over the limit.
+
+    The limit is ``MOST_COLUMNS``.
+    """
     if count > MOST_COLUMNS:
         raise FileFormatError(
             f"{path}: its header names {count} columns, at most {MOST_COLUMNS} are read"
@@ -82,7 +85,7 @@ def check_count(
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Convert any error of a decoder in this context into a FileFormatError with path and cause.
+    """Convert a decoder's error in the ``with`` block into a FileFormatError with path and cause.
 
     `kind` is the name of the format. Errors that are not about the content of the file pass
     unchanged: no memory left, no permission, or a missing library.
@@ -134,10 +137,10 @@ def check_unpacked(path: Path, claimed: int) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield `path`, or for a ``.gz`` file the path of an unpacked copy, removed at the end.
+    """Yield `path`, or for a ``.gz`` file the path of an unpacked copy, which is removed later.
 
-    The copy is alone in a temporary folder. A FileFormatError that is raised in this context names
-    `path`, not the copy.
+    The copy is alone in a temporary folder. A FileFormatError that is raised in the ``with`` block
+    names `path`, not the copy.
     """
     if path.suffix.lower() != GZIP:
         yield path

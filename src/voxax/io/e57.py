@@ -189,9 +189,10 @@ def _scan(pye57: ModuleType, file: Any, index: int, path: Path) -> dict[str, np.
 
 
 def _fields(pye57: ModuleType, file: Any, header: Any) -> dict[str, np.ndarray]:
-    """Read all numeric fields of a scan's valid points; return arrays [N] by the field's name.
+    """Return the numeric fields of a scan's valid points: arrays [N] by the name of the field.
 
-    Fields are read block by block, because the number of points in the header may be wrong.
+    `header` is the scan's header in the open file `file`. Fields are read block by block, because
+    the number of points in the header may be wrong.
     """
     library = pye57.libe57
     prototype = library.StructureNode(header.points.prototype())

@@ -42,9 +42,9 @@ class Preparation:
 
     Attributes:
       voxel_size: edge length of a voxel in meters, or one length for each of x, y and z.
-      attributes: names of the point attributes to use as features after five geometric ones: 1,
-        height above ground, and x, y, z in the voxel. Unsigned integers (colors, intensities of
-        some formats) are scaled to 0..1, other attributes are unchanged.
+      attributes: names of the point attributes to use as features after five geometric ones: a
+        constant 1, height above ground, and x, y, z in the voxel. Unsigned integers (colors,
+        intensities of some formats) are scaled to 0..1, other attributes are unchanged.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
       plan: plan that adds kernel maps to the voxels, or None. The plan also chooses the number of
         rows, see :meth:`voxax.Plan.capacity`.

@@ -180,9 +180,10 @@ def _counted(rows: int, left: int) -> str:
 
 
 def extension_of(path: Path) -> str:
-    """Return the longest supported ending of a file's name, with ``.gz`` if the name has it.
+    """Return the longest supported ending of a file's name, including ``.gz`` if it is there.
 
-    The longest is needed because a nuScenes sweep (``.pcd.bin``) also ends in ``.bin``.
+    The longest is needed because a nuScenes sweep (``.pcd.bin``) also ends in ``.bin``. If no
+    ending is supported, FileFormatError is raised.
     """
     name = path.name.lower()
     packed = GZIP if name.endswith(GZIP) else ""

@@ -45,8 +45,9 @@ def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np
     """Read a GLB file; return its V vertices as a cloud, and its T triangles, int64 [T, 3].
 
     Triangles are row numbers of vertices. T is 0 if the file has only points. Meshes are moved to
-    the frame of the scene. Lines are left out, and points too if there are triangles. Colors and
-    application-specific attributes are kept if every part of the scene has them.
+    the frame of the scene. Lines are left out; if there are triangles, points are left out too.
+    Colors and application-specific attributes are kept if every part that is read has them.
+    `label_field` is the name of the attribute with the labels.
     """
     file = _File(path, *_chunks(path))
     file.check_extensions()
@@ -86,7 +87,7 @@ def _joined(path: Path, parts: list[_Part], label_field: str | None) -> PointClo
 
 
 def _chunks(path: Path) -> tuple[dict[str, Any], bytes | None]:
-    """Return the JSON description of a GLB file, and its binary chunk, or None if it has none.
+    """Return a GLB file's JSON description, and its binary chunk (None if the file has none).
 
     Bytes beyond the length in the file's header are ignored.
     """
@@ -154,9 +155,9 @@ class _File:
         return self.described.get(name, [])
 
     def _placed(self, nodes: list[dict[str, Any]]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the index of each node of the scene, and the matrix [4, 4] from node to scene.
+        """Yield the index of each node in the scene, and the matrix [4, 4] from node to scene.
 
-        If the file defines no scene, all nodes are in it.
+        `nodes` are all nodes of the file. If the file defines no scene, all nodes are yielded.
         """
         scenes = self._all("scenes")
         if scenes:
@@ -241,7 +242,7 @@ class _File:
         """Return the values [N, k] of the accessor (an array of the file) with the index `number`.
 
         If `normalized`, integers are converted to floats in 0..1, or -1..1 for signed integers.
-        If None, the flag ``normalized`` in the file is used.
+        If `normalized` is None, the flag ``normalized`` in the file decides about this.
         """
         described = self._all("accessors")[_index(number)]
         if number not in self.read:

@@ -120,7 +120,7 @@ def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
 def _stored_bytes(
     h5py: ModuleType, path: Path, plan: Any, stored: Any, row: int
 ) -> Iterator[bytes]:
-    """Yield the decompressed bytes of each chunk of the HDF5 data set `stored`, unconverted.
+    """Yield the raw bytes of each chunk of the HDF5 data set `stored`, after decompression.
 
     `plan` has the data set's creation properties. `row` is the number of bytes of one row.
     """

@@ -84,7 +84,10 @@ class Calibration:
         return ((places >= 0) & (places < self.image_size)).all(-1) & (depth > NEAREST)
 
     def rectangles(self, boxes: np.ndarray) -> np.ndarray:
-        """Project boxes [M, 7] to clipped image rectangles [M, 4]: left, top, right, bottom."""
+        """Project boxes [M, 7] in the scanner's frame to image rectangles [M, 4] in pixels.
+
+        A row has left, top, right and bottom, clipped to the image.
+        """
         places, _ = self.pixels(corners(np.asarray(boxes, np.float64).reshape(-1, 7)))
         limit = np.asarray(self.image_size) - 1.0
         low, high = (np.clip(ends(places, axis=1), 0, limit) for ends in (np.min, np.max))
@@ -154,7 +157,8 @@ class Calibration:
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
     """Convert rows [M, 7] of a label file to boxes [M, 7] with x forward, y to the left, z up.
 
-    A row has height, width, length, location [3] and angle. The origin is the camera in both.
+    A row has height, width, length, location [3] and angle. The origin of the rows and of the boxes
+    is the camera.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -331,8 +335,9 @@ class KittiObjectFolder(Layout):
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
         """Return the folder ``training`` or ``testing`` that has the frame `name`.
 
-        Its subfolders `needed` must have files of the frame; if not, raise FileFormatError. The
-        result is ``testing`` if `needed` has no labels and ``training`` does not have the frame.
+        This is ``testing`` if `needed` has no labels and ``training`` has no sweep of the frame.
+        `needed` are names of subfolders, such as ``calib``. Raise FileFormatError if one of these
+        subfolders has no file of the frame.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)

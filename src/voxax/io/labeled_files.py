@@ -114,7 +114,8 @@ def _beside(scan: Path) -> Path | None:
 class LabeledFiles(Layout):
     """Find scans of any format in a folder, by patterns of files such as ``train/*.npz``.
 
-    `classes` is a dict from known labels to class names, in the order of the network's classes.
+    The argument `classes` is a dict from known labels to class names, in the order of the network's
+    classes.
     """
 
     def __init__(

@@ -43,8 +43,9 @@ POINTS_PER_BYTE = 2000
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
     """Check all sizes in a LAZ file, return the number of points, and seek to the first point.
 
-    `by_lazrs` is whether lazrs will decode the points; then the table of chunks is checked too. The
-    other decoder, LASzip, finds the chunks itself.
+    `stream` is the open file, and `header` is laspy's header of it. `by_lazrs` is whether lazrs
+    will decode the points; if so, the table of chunks is checked too. The other decoder, LASzip,
+    finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:
@@ -111,8 +112,8 @@ def _checked_layers(
     """Check the sizes in the headers of all chunks with layers; return the number of points.
 
     A chunk has its first point (`point` bytes), then its number of points and the sizes of its
-    layers. The chunks are between the offsets `start` and `end`. If `count`, the number of points
-    in the file's header, is 0, the points of all chunks are counted.
+    `layers` layers. The chunks are between the offsets `start` and `end`. If `count`, the number of
+    points in the file's header, is 0, the points of all chunks are counted.
     """
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0
@@ -160,10 +161,10 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     Positions are scaled and shifted by the numbers in the header, and are in the file's coordinate
     system (some are in feet). The labels are the field ``classification`` with ASPRS codes, e.g. 2
     for ground and 6 for a building. If every point has code 0, "never classified", there are no
-    labels. If an extra dimension has a name before ``classification`` in
-    :data:`voxax.io.columns.LABELS`, it has the labels. Attributes are, if present, ``intensity``
-    (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64), ``rgb`` (uint8 [N, 3]),
-    and every extra dimension with its name.
+    labels. An extra dimension (a field that the producer defined) has the labels instead if its
+    name is before ``classification`` in :data:`voxax.io.columns.LABELS`. Attributes are, if
+    present, ``intensity`` (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64),
+    ``rgb`` (uint8 [N, 3]), and every extra dimension with its name.
 
     The other fields keep laspy's names, e.g. ``nir``, ``user_data``, ``point_source_id``,
     ``scan_angle`` or ``withheld`` (1 for a point that its producer has deleted). Such a field is
@@ -213,10 +214,10 @@ def _read(
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
-    """Check the sizes in the header that laspy does not check; return the 32-bit number of points.
+    """Check sizes in the header that laspy does not check; return the 32-bit number of points.
 
-    It is the old field that LAS 1.4 replaced by one of 64 bits. If the file has no header, return
-    0, because laspy then raises the error.
+    LAS 1.4 replaced this number in the header by one of 64 bits. If the file has no header,
+    return 0, because laspy then raises the error.
     """
     head = stream.read(HEADER_BYTES)
     stream.seek(0)
@@ -256,7 +257,10 @@ def _columns(path: Path, reader: Any) -> dict[str, np.ndarray]:
 
 
 def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """Yield name and values of each field, and whether to keep the field if all values are 0."""
+    """Yield ``(name, values, keep)`` for each field of `piece`, a block of points from laspy.
+
+    `keep` is whether to keep the field if all its values are 0. `layout` is the point format.
+    """
     extra = set(layout.extra_dimension_names)
     names = [str(name) for name in layout.dimension_names if name not in POSITION]
     yield "xyz", np.stack([piece.x, piece.y, piece.z], axis=1), True

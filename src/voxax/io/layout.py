@@ -16,7 +16,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class PathTask:
-    """Base class of dataclasses that read one scan: ``str`` returns the first field, its path."""
+    """Base class of dataclasses that read one scan; their ``str`` is the first field, a path."""
 
     def __str__(self) -> str:
         return next(iter(vars(self).values()))
@@ -69,7 +69,7 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return `[folder]` if it contains a file or folder `mark`, else the subfolders that have one.
+    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that have one.
 
     If no folder contains `mark`, raise FileFormatError, which says that `folder` has no `what`.
     """
@@ -81,7 +81,7 @@ def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
 
 
 def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
-    """Replace each raw class id [N] by its index in `ids`, or -1 if it is not there; int32 [N]."""
+    """Return the index in `ids` of each class id in `raw` [N], int32 [N]; -1 for an unknown id."""
     order = np.argsort(ids)
     known = np.asarray(ids)[order]
     place = np.minimum(np.searchsorted(known, raw), len(known) - 1)

@@ -20,7 +20,7 @@ RGB = "rgb"
 
 @dataclasses.dataclass(frozen=True)
 class MeanFeatures:
-    """Callable that converts a cloud to an `Example`; voxel features are means over their points.
+    """Callable that converts a cloud to an `Example`; features are means over the voxel's points.
 
     It can be pickled for worker processes.
 

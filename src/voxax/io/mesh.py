@@ -51,8 +51,8 @@ Mesh = tuple[PointCloud, np.ndarray, PointCloud | None]
 def _obj(path: Path, label_field: str | None) -> Mesh:
     """Read the corners and triangles of an OBJ file; curved surfaces raise FileFormatError.
 
-    Colors are read if every corner has one. Normals are read if there are no polygons, and as many
-    normals as points. Textures, materials and the normals of polygons are ignored.
+    Colors are read if every corner has a color. Normals are read only from a file without polygons
+    and with a normal for each point. Textures, materials and the normals of polygons are ignored.
     """
     text = _text(path)
     text = CONTINUED.sub(b" ", text) if b"\\" in text else text
@@ -162,10 +162,10 @@ def _off(path: Path, label_field: str | None) -> Mesh:
 
 
 def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
-    """Parse an OFF file with one line per corner and face; None if the lines are different.
+    """Parse the words of an OFF file that has one line for each corner and for each face.
 
-    Return the words of each corner, the corner indices of each polygon, and the words after the
-    indices of each face, which are its color.
+    Return the words of each corner, the corner indices of each face, and the color of each face,
+    which is the words after the indices. Return None if the lines are arranged differently.
     """
     rows, listed = lines[:vertices], lines[vertices : vertices + faces]
     if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
@@ -183,9 +183,9 @@ def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
 def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
     """Parse the words of an OFF file with any line breaks; return the same as :func:`_by_line`.
 
-    The colors of faces are empty, because a color looks like a further face. ``widths`` are the
-    possible numbers of words of a corner. The first one with which the words end at the last face
-    is used; if there is none, the first of all.
+    The colors of faces are empty, because a color looks like a further face. `widths` are the
+    possible numbers of words of a corner. The first one for which the last face ends at the last
+    word is used. If there is none, ``widths[0]`` is used.
     """
     found: list[tuple] = []
     for width in widths:
@@ -204,7 +204,8 @@ def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -
 def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.ndarray]:
     """Convert the words of R OFF corners to columns [R]: position, normal and color, by name.
 
-    `keyword` says which of them exist. Positions are divided by the weight, if corners have one.
+    `keyword` is the first word of the file, such as ``NOFF``, which says what a corner has. If
+    corners have a weight, positions are divided by it.
     """
     texture, _, normal, weight = map(bool, keyword.groups())
     if not rows:
@@ -233,9 +234,10 @@ def _numbers(rows: list[list[str]]) -> np.ndarray:
 
 
 def _widths(keyword: re.Match[str]) -> list[int]:
-    """Return the possible numbers of words of an OFF corner, whose parts `keyword` names.
+    """Return the possible numbers of words of a corner in an OFF file.
 
-    There are two numbers for corners with colors: a color has 4 words, but 3 in some files.
+    `keyword` is the first word of the file, such as ``NOFF``, which says what a corner has. With
+    colors, two numbers are possible: a color has 4 words, but 3 in some files.
     """
     texture, color, normal, weight = map(bool, keyword.groups())
     width = 3 + weight + 3 * normal + 2 * texture

@@ -87,8 +87,8 @@ def _chunks(text: bytes | mmap, begin: int) -> Iterator[bytes]:
 def _table(path: Path, chunk: bytes, kinds: Sequence[np.dtype], first: int) -> np.ndarray:
     """Parse rows of text into a structured array [N] with one field per column.
 
-    Fields have the dtypes `kinds`. If `chunk` has a number that its dtype cannot represent, all are
-    float64. `first` is the number of rows in the file before `chunk`, for messages.
+    Fields have the dtypes `kinds`. If `chunk` has a number that its dtype cannot represent, all
+    fields are float64. `first` is the number of rows in the file before `chunk`, for messages.
     """
     text, why = chunk.decode("latin-1"), ""
     with warnings.catch_warnings():

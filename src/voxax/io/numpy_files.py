@@ -166,7 +166,7 @@ def read_npy_labels(
 
 
 def is_points(path: Path) -> bool:
-    """Return whether a ``.npy`` file has the shape of points; if not, it may have labels."""
+    """Return whether a ``.npy`` file's array has the shape of points; if not, it may be labels."""
     array = read_npy_array(path)
     return array.dtype.names is not None or (
         array.ndim > 1 and 3 <= array.shape[-1] <= MOST_COLUMNS

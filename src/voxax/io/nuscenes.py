@@ -122,7 +122,8 @@ class NuscenesSample(PathTask):
     def _joined(self) -> PointCloud:
         """Read all sweeps into one cloud, in the scanner's frame at the key frame.
 
-        ``time`` is the age of a point's sweep in seconds. Points on this vehicle are left out.
+        The attribute ``time`` is the age of a point's sweep in seconds. Points on the vehicle that
+        carries the scanner are left out.
         """
         parts = []
         for path, pose, age in self.sweeps:
@@ -196,8 +197,8 @@ def _tables_of(folder: Path) -> Path:
 class NuscenesTables:
     """The JSON tables of a version of nuScenes; a table is read when it is first used.
 
-    `folder` contains ``samples`` and one folder ``v1.0-*``. If there are several folders
-    ``v1.0-*``, `folder` must be one of them.
+    The argument `folder` is a folder with ``samples`` and one folder ``v1.0-*``. If there are
+    several folders ``v1.0-*``, `folder` must be one of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -210,7 +211,8 @@ class NuscenesTables:
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
         """Return the key frames of `scenes` (names such as ``scene-0061``) in order of time.
 
-        `sweeps` sweeps are joined for each key frame; there are fewer at the start of a scene.
+        Each key frame has `sweeps` sweeps: its own and the ones before. At the start of a scene,
+        there are fewer.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -306,7 +308,10 @@ class _Row(dict[str, Any]):
 
 
 def _key_frames_of(tables: NuscenesTables, scene: Row) -> Iterator[tuple[Path, str, Row]]:
-    """Yield path of the sweep, token of the sample and ``sample_data`` row of each key frame."""
+    """Yield sweep path, sample token and ``sample_data`` row of each key frame of a scene.
+
+    `scene` is the row of the scene in its table.
+    """
     token, seen = scene["first_sample_token"], set[str]()
     while token:
         if token in seen:
@@ -368,8 +373,8 @@ def _objects(
 ) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
     """Return a sample's objects in the scanner's frame and in the world's, and its bicycle racks.
 
-    Objects have a detection class, and boxes that are upright in the respective frame. The racks
-    are in the world's frame. `scanner` is the transform from the world to the scanner.
+    Objects have a detection class, and boxes [M, 9] that are upright in the frame of the result.
+    The racks are in the world's frame. `scanner` is the transform from the world to the scanner.
     """
     frames: tuple[list[Any], list[Any]] = ([], [])
     classes, attributes, points, racks = [], [], [], []
@@ -414,8 +419,8 @@ def _objects(
 def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
     """Return the velocity [3] of an annotated object in the world's frame, in m/s.
 
-    It is computed from the object's previous and next annotations. It is NaN if these are missing
-    or too far apart in time.
+    It is computed from the previous and the next annotation of the object. `row` replaces one of
+    them that is missing. The velocity is NaN if both are missing, or too far apart in time.
     """
     before, after = row["prev"], row["next"]
     unknown = np.full(3, np.nan)
@@ -433,7 +438,8 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 class Nuscenes(Layout):
     """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
 
-    `folder` is as for :class:`NuscenesTables`. `sweeps` sweeps are joined for each key frame.
+    The argument `folder` is as for :class:`NuscenesTables`. The argument `sweeps` is the number of
+    sweeps that are joined for each key frame: its own and the ones before.
     """
 
     task = "detect"

@@ -108,13 +108,13 @@ class Pipeline(Generic[Item, Result]):
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C to the end of a block, and block signals in processes that start in the block.
+    """Delay Ctrl-C to the end of the ``with`` block; block signals in workers started in the block.
 
-    A worker inherits the blocked signals. Ctrl-C during the worker's imports, before it ignores
-    Ctrl-C itself, would print a traceback. Ctrl-C in this process is delayed because blocking it in
-    this thread is not enough: another thread may receive it, and a worker whose start is
-    interrupted prints a traceback too. SIGTERM and SIGHUP to the process group would end a worker
-    while its parent still needs it.
+    A worker inherits the blocked signals. Otherwise Ctrl-C would print a traceback in a worker that
+    imports modules and does not ignore Ctrl-C yet. SIGTERM or SIGHUP to the process group would end
+    a worker that the parent still needs. In the parent, Ctrl-C is delayed, because an interrupted
+    start of a worker prints a traceback too. Blocking Ctrl-C in one thread of the parent is not
+    enough, because another thread may receive the signal.
     """
     with uninterrupted():
         if not hasattr(signal, "pthread_sigmask"):  # on Windows

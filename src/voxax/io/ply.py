@@ -183,7 +183,7 @@ def _check_counts(path: Path, header: PlyHeader, size: int) -> None:
 
 
 def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict[str, np.ndarray]]:
-    """Read the rows of an ascii PLY file; return a dict of columns for each table, by name.
+    """Read the rows of an ascii PLY file; return ``{table: {column: array}}``, by names.
 
     A column has the type in the header. A column of integers with other values becomes float64.
     A column of lists is [N, k] if all rows have the same length k, else an array of arrays.
@@ -356,7 +356,7 @@ def _scalars(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _load(plyfile: ModuleType, path: Path) -> Tables:
-    """Read a PLY file: return the columns of each table, by the names of table and column.
+    """Read a PLY file; return ``{table: {column: array}}``, with names of tables in lower case.
 
     Columns of a binary file are memory-mapped, so the caller must copy the columns that it keeps.
     """
@@ -388,7 +388,7 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
 
 
 class _Canonical:
-    """A stream of a PLY file in which ``header.canonical`` replaces the file's header.
+    """A PLY file as a stream that has ``header.canonical()`` in place of the file's own header.
 
     `read` returns the new header first, then the data. ``tell`` and ``seek`` ignore the new header.
     """

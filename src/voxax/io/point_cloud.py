@@ -134,9 +134,9 @@ class PointCloud:
 
 
 def joined(clouds: Sequence[PointCloud]) -> PointCloud:
-    """Concatenate clouds, with the attributes that all have, and the source of the first.
+    """Concatenate clouds, with the attributes that all clouds have, and the source of the first.
 
-    Raise InputError if only some have labels, or if an attribute's dtype or width differs.
+    Raise InputError if only some clouds have labels, or if an attribute's dtype or width differs.
     """
     labels = [cloud.labels for cloud in clouds if cloud.labels is not None]
     if len(labels) not in (0, len(clouds)):

@@ -131,12 +131,12 @@ def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray)
 
 
 def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
-    """Return whether column `axis` of records of `width` numbers looks like one quantity.
+    """Return whether column `axis` of records of `width` numbers is a single quantity.
 
-    Records of `other` numbers, a multiple of `width`, would make several columns out of it. For one
-    quantity, these columns have similar distributions: each median is within the range (5% to 95%)
-    of every other column, and the widest range is at most 8 times the narrowest. They need not be
-    equal, because some sensors fire beams in turn.
+    Records of `other` numbers, a multiple of `width`, would split it into several columns. For a
+    single quantity, these columns have similar distributions: each median is within the range (5%
+    to 95%) of every other column, and the widest range is at most 8 times the narrowest. The
+    distributions need not be equal, because some sensors fire beams in turn.
     """
     rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -148,7 +148,7 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return how much successive records differ, for each number of columns that a file may have.
+    """Return ``{number of columns: difference of successive records}`` for all possible numbers.
 
     The difference is the mean squared difference of the ranks of the numbers, averaged with that of
     the ranks of their absolute values, and scaled so that random noise gives 1.
@@ -240,7 +240,7 @@ def read_packed_labels(
 
     Returns:
       The raw class ids, int32 [N] (see :func:`voxax.io.semantic_kitti.to_common_classes`), and
-      ``{"instance": int32 [N]}``. For ``instance``, the object numbers and an empty dict.
+      ``{"instance": int32 [N]}``. If `label_field` is ``instance``, the object numbers and ``{}``.
     """
     check_magic(path)
     packed = records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]

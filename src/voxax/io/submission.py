@@ -58,7 +58,10 @@ class Submission(abc.ABC):
 
 
 def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) -> np.ndarray:
-    """Expand `values` of the rows with finite `positions` to all rows; others get `missing`."""
+    """Expand `values`, one for each row with finite `positions`, to all rows of `positions` [N, 3].
+
+    The other rows get the value `missing`.
+    """
     finite = np.isfinite(positions).all(axis=1)
     if finite.sum() != len(values):
         raise FileFormatError(

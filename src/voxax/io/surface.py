@@ -22,9 +22,10 @@ def sample_surface(
           interpolated over a triangle. Labels and other integers are those of the corner with the
           largest barycentric weight.
       triangles: the rows of the triangles' corners in `vertices`, integers [T, 3].
-      options: the number N of points to sample, and the random seed.
-      of_triangles: a cloud of T points with attributes and labels of the triangles, or None. An
-          attribute or the labels are used if `vertices` has no attribute or labels of this name.
+      options: ``points`` is the number N of points to sample, and ``seed`` is the random seed.
+      of_triangles: a cloud of T points with attributes and labels of the triangles, or None. Its
+          attributes are used if `vertices` has none of the same name, and its labels are used if
+          `vertices` has no labels.
 
     Returns:
       N points with the attributes and labels, and also ``normals`` (float32 [N, 3]) and ``face``
@@ -112,7 +113,7 @@ def _corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def fan_owners(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Return the polygon index of each triangle that :func:`fan_triangles` returns, int64 [T]."""
+    """Return the polygon index of each triangle in ``fan_triangles(polygons)``, int64 [T]."""
     return np.repeat(np.arange(len(polygons)), np.maximum(_corner_counts(polygons) - 2, 0))
 
 

@@ -120,14 +120,20 @@ def _unpacked_bytes(content: mmap) -> int:
         return struct.unpack_from(f"<{kind}", content, place)[0]
 
     def field(table: int, slot: int) -> int | None:
-        """Return the byte offset of a field of a FlatBuffers table; None if it is not stored."""
+        """Return the byte offset of a field of a FlatBuffers table; None if it is not stored.
+
+        `table` is the byte offset of the table, and `slot` is the number of the field.
+        """
         offsets = table - number("i", table)
         if 4 + 2 * slot >= number("H", offsets):
             return None
         return table + found if (found := number("H", offsets + 4 + 2 * slot)) else None
 
     def inner(table: int, slot: int) -> int | None:
-        """Return the byte offset of the table or list that a field refers to, or None."""
+        """Return the byte offset of what a field of a table refers to: a table or a list.
+
+        The arguments are those of ``field``. The result is None if the field is not stored.
+        """
         place = field(table, slot)
         return None if place is None else place + number("I", place)
 
@@ -137,7 +143,10 @@ def _unpacked_bytes(content: mmap) -> int:
             yield struct.unpack_from(kind, content, place + 4 + row * struct.calcsize(kind))
 
     def batch(message: int) -> int | None:
-        """Return the byte offset of a message's record batch; None if it has no batch."""
+        """Return the byte offset of the record batch in a message; None if it has no batch.
+
+        `message` is the byte offset of the message.
+        """
         kind, header = field(message, 1), inner(message, 2)
         if kind is None or header is None:
             return None

@@ -151,7 +151,7 @@ def _decoded(line: bytes) -> str:
 
 
 def _delimiter(text: str, given: str | None) -> str | None:
-    """Return the delimiter with which a line has at least three numbers; None if there is none.
+    """Return the first delimiter that splits the line `text` into three or more numbers, or None.
 
     If `given` is not None, only this delimiter is tried.
     """
@@ -256,7 +256,10 @@ def _blocks(stream: BinaryIO) -> Iterator[str]:
 
 
 def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
-    """Parse lines of points: return a structured array [N], field fK for column ``used[K]``."""
+    """Parse a block of lines: return a structured array [N] with field fK for column ``used[K]``.
+
+    `rows` is the number of points before the block, for messages.
+    """
     told = {
         "delimiter": layout.delimiter or None,
         "usecols": used,

@@ -1,4 +1,4 @@
-"""Groups of object boxes (found boxes per class, true boxes) and their style in pictures."""
+"""Groups of object boxes (detected boxes per class, true boxes) and their style in pictures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BoxKind:
     Attributes:
       name: the name of the group in legends.
       color: the color of the lines, "#rrggbb".
-      is_true: whether these are ground-truth boxes, which are dashed, and not found boxes.
+      is_true: whether these are ground-truth boxes, which are dashed, and not detected boxes.
       corners: [M, 8, 3] float, corners in meters, in the order of :func:`voxax.detection.corners`.
       scores: [M] float; NaN where a box has no score.
       labels: M names, the class of each box.
@@ -47,9 +47,9 @@ def box_kinds(
     class_names: Sequence[str],
     min_score: float = 0.0,
 ) -> list[BoxKind]:
-    """Group the boxes to draw: one group of found boxes per class, then one of the true boxes.
+    """Group the boxes to draw: a group of detected boxes per class, then one of true boxes.
 
-    Found boxes with a score below `min_score` and groups without boxes are left out.
+    Detected boxes with a score below `min_score` and groups without boxes are left out.
     """
     kinds = []
     for objects in (found, truth):

@@ -160,7 +160,7 @@ def _axis_name(row: np.ndarray) -> str:
 
 
 def sample_rows(rows: int, most: int) -> np.ndarray:
-    """Return at most `most` numbers from 0 to `rows` - 1, drawn with a fixed seed and sorted."""
+    """Return at most `most` different numbers from 0 to `rows` - 1, sorted, from a fixed seed."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))

@@ -188,7 +188,7 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
 def _of_entries(
     colors: Sequence[str], words: Sequence[str], index: np.ndarray, note: str = ""
 ) -> Coloring:
-    """Return a coloring with legend entries `words`; point n has the entry ``index[n]``."""
+    """Return a coloring with legend entries ``(word, color)``; point n has entry ``index[n]``."""
     index = index.reshape(-1)
     legend = tuple(zip(words, colors, strict=True))
     return Coloring(_table(colors)[index], legend, note, index)
@@ -208,5 +208,5 @@ def _ramp(signed: bool) -> list[str]:
 
 
 def _table(colors: Sequence[str]) -> np.ndarray:
-    """Stack colors as uint8 [len(colors), 3]; an empty list gives one black row."""
+    """Convert colors ``"#rrggbb"`` to uint8 [len(colors), 3]; no colors give one black row."""
     return np.stack([rgb(color) for color in colors]) if colors else np.zeros((1, 3), np.uint8)

@@ -144,7 +144,8 @@ def fit_view(
 ) -> View:
     """Choose center, scale and height of a view of projected points, and rasterize the points.
 
-    The points are in meters, `width` is in pixels, and `tallest` limits height / width.
+    `plane` [M, 2] and `depth` [M] are in meters, and `width` is in pixels. `tallest` is the largest
+    ratio of height to width. `perspective` is whether this is a perspective view.
     """
     if len(plane) == 0:
         return View(None, 1.0, int(0.5 * width), width, np.zeros(2))
@@ -298,7 +299,10 @@ class Entry:
 
 
 class Sheet:
-    """A figure, `width` pixels wide; call :meth:`header` and :meth:`open` first, then draw."""
+    """A picture that is drawn part by part, after calls of :meth:`header` and :meth:`open`.
+
+    The arguments are the width and the margin in pixels, and the color of the paper.
+    """
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
         figure_class = require("matplotlib.figure").Figure
@@ -532,7 +536,7 @@ def detection_png(
       path: the PNG file, which is written atomically.
       positions: [N, 3] floats, meters, z up. Rows with a coordinate that is not finite are not
           drawn. N may be 0.
-      found: found boxes with class names and scores, or None.
+      found: detected boxes with class names and scores, or None.
       truth: true boxes with class names, or None if unknown.
       class_names: the names of all classes. The color of a class depends on its name.
       title: heading of the picture.

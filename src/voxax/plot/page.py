@@ -124,7 +124,10 @@ def _data(
     iou: Mapping[str, float | None] | None,
     kinds: Sequence[BoxKind],
 ) -> dict:
-    """Return the JSON data for the page's script; arrays are little-endian int16 in base64."""
+    """Return the JSON data for the page's script; arrays are little-endian int16 in base64.
+
+    `shown` has the rows of the points to show, and `kinds` are the groups of boxes.
+    """
     size = np.abs(scene.to_cloud.T @ scene.size)
     longest = max(float(size.max()), 1e-3)
     # A flat cloud still needs a box of positive volume.

@@ -1,4 +1,4 @@
-"""Draws points into an image: finds the nearest point at each pixel, and shades it by depth.
+"""Draw points into an image: find the nearest point at each pixel, and shade it by depth.
 
 The point that a pixel shows is found once. Pictures of truth, prediction and error from one
 viewpoint then differ only in the colors of these points. This takes a fraction of the time of
@@ -105,9 +105,11 @@ def rasterize(
 def _radii(
     column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
 ) -> np.ndarray:
-    """Choose radii of points, [M] int64 in pixels of the raster, that close gaps in usual surfaces.
+    """Choose radii of M points, int64 [M] in pixels, so that discs close gaps in usual surfaces.
 
-    With `depth` [M], near points have larger radii."""
+    `column` and `line` are the pixels [M] of the points in an image of `width` and `height` pixels.
+    With `depth` [M], near points have larger radii.
+    """
     if len(column) == 0:
         return np.zeros(0, np.int64)
     cell = max(width, height) // 80 + 1
@@ -122,7 +124,8 @@ def _radii(
 def _shading(owner: np.ndarray, depth: np.ndarray, scale: float) -> np.ndarray:
     """Return the brightness [H, W] float32: darker where the surroundings are nearer to the viewer.
 
-    The method is known as "eye-dome lighting".
+    `owner` is as in :class:`Raster`, `depth` [M] is the depth of each point in meters, and `scale`
+    is pixels per meter. The method is known as "eye-dome lighting".
     """
     drawn = owner >= 0
     shade = np.ones(owner.shape, np.float32)

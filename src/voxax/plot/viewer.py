@@ -56,7 +56,7 @@ class Viewer:
       host: address to listen on; only this machine can reach the default address.
       port: the first free port from this number on is used; 0 lets the system choose.
       boxes: groups of boxes to draw around objects; true boxes are dashed. The page can hide each
-          group, and found boxes with low scores.
+          group, and detected boxes with low scores.
 
     Raises:
       InputError: there are no points or no finite positions, or a name or an axis is unknown.
@@ -197,7 +197,7 @@ class Viewer:
             self._cloud.colors = painted.colors[self._shown][kept]
 
     def _add_switches(self, painted: Coloring) -> None:
-        """Add a switch for each entry of the legend, if there are no switches yet."""
+        """Add a checkbox for each legend entry of `painted`, unless checkboxes exist already."""
         if self._switches:
             return
         with self._switches_folder:
@@ -219,7 +219,7 @@ class _Boxes:
         self._handles: list[Any] = []
 
     def draw(self, lowest: float) -> None:
-        """Redraw the boxes, without found boxes whose score is below ``lowest``."""
+        """Redraw the boxes, without detected boxes whose score is below ``lowest``."""
         kind, self._lowest = self._kind, lowest
         for handle in self._handles:
             handle.remove()

@@ -115,8 +115,8 @@ class SolidBuilder:
 class PlacedObjects:
     """``m`` labeled objects; an object is a range of consecutive rows of a scene's :class:`Solids`.
 
-    `rows` has one tuple for each object, in the order of the primitives: the object's label, its
-    pose, the row of its first primitive, and the row after its last primitive.
+    The argument `rows` has one tuple for each object, in the order of the primitives: the object's
+    label, its pose, the row of its first primitive, and the row after its last primitive.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:
@@ -172,9 +172,10 @@ TINY = 1e-12
 
 
 def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Return where rays enter and leave the slab -1..1 of an axis, as distances along the rays.
+    """Return the distances at which rays enter and leave the slab -1..1 of a coordinate axis.
 
-    The arguments are the coordinates of the rays along one axis or several; all shapes are equal.
+    `origin` and `direction` are the rays' coordinates on this axis, [n], or on several axes,
+    [axes, n]. The distances have the same shape.
     """
     inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
     to_center, reach = -origin * inverse, np.abs(inverse)
@@ -182,7 +183,10 @@ def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
 
 
 def _round(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
-    """Return the ``t`` interval of ``a t^2 + 2 b t + c <= 0``, (inf, -inf) if empty; ``a >= 0``."""
+    """Return the ends of the interval of t with ``a t^2 + 2 b t + c <= 0``, where ``a >= 0``.
+
+    The ends are (inf, -inf) if there is no such t.
+    """
     flat = a < TINY * TINY
     a = np.where(flat, 1.0, a)
     disc = b * b - a * c
@@ -241,7 +245,7 @@ def entry(interval: Interval) -> np.ndarray:
 
 
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return the absolute cosine ``[n]`` between each ray ``i`` and primitive ``i``'s normal.
+    """Return the absolute cosines ``[n]`` between ray ``i`` and the normal of primitive ``i``.
 
     ``point`` has the points of the hits, and ``direction`` the rays' unit vectors, both ``[3, n]``.
     """

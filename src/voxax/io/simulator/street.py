@@ -84,7 +84,7 @@ class Street:
 
 @dataclass(frozen=True)
 class Terrain:
-    """The ground: reflectivity and height; the height is 0 at an origin that is on a roadway.
+    """The height and the reflectivity of the ground; the height of a roadway at the origin is 0.
 
     Attributes:
       slope: the rise per meter along x and y, ``float64[2]``.
@@ -222,7 +222,7 @@ class Layout:
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add an object of class `label` at `place`; ``draw(put, rng, *told)`` adds its parts."""
+        """Add an object of class `label` at `place`; ``draw(put, rng, *told)`` adds its solids."""
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
@@ -246,9 +246,10 @@ class Layout:
         return not bool(np.any((along < radius) & (across < radius)))
 
     def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
-        """Return whether a rectangle of half sides `hx` and `hy` is on no roadway and no sidewalk.
+        """Return whether a rectangle at `place` is on no roadway and no sidewalk.
 
-        The sidewalk of street `index` is allowed, except for the 0.5 m next to the curb.
+        `hx` and `hy` are half its sides. The sidewalk of street `index` is allowed, except for the
+        0.5 m next to the curb.
         """
         x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
@@ -296,7 +297,11 @@ class Layout:
             self._garden(index, side, along, width, room)
 
     def _garden(self, index: int, side: float, along: float, width: float, room: float) -> None:
-        """Place a garden along the sidewalk: a hedge, a wall or nothing, then trees and bushes."""
+        """Place a garden along the sidewalk: a hedge, a wall or nothing, then trees and bushes.
+
+        The garden is on one `side` (-1 or 1) of street `index`. It begins at coordinate `along`,
+        and is `width` meters wide and `room` meters deep.
+        """
         rng, street = self.rng, self.terrain.streets[index]
         edge = street.half_width + street.pavement + 0.5
         border = rng.choice(["hedge", "wall", "open"], p=[0.45, 0.25, 0.30])
@@ -317,7 +322,11 @@ class Layout:
                 self._stand(plant, (x, y, rng.uniform(-np.pi, np.pi)), 0.5)
 
     def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
-        """Place a small object unless `place` is taken or at the sensor; return True if placed."""
+        """Place a small object unless `place` is taken or at the sensor; return True if placed.
+
+        ``draw(put, rng)`` adds the object's primitives. The object occupies a square with sides of
+        ``2 * radius`` meters.
+        """
         x, y, _ = place
         if np.hypot(x, y) < CLEAR or not self._is_free(x, y, radius):
             return False
@@ -326,7 +335,11 @@ class Layout:
         return True
 
     def _put_vehicle(self, index: int, along: float, across: float, wobble: float) -> float:
-        """Place a random vehicle if there is room; return its length in meters in any case."""
+        """Place a random vehicle if there is room; return its length in meters in any case.
+
+        `along` and `across` are coordinates on street `index`. `wobble` is the standard deviation
+        of the vehicle's direction from that of the street, in radians.
+        """
         rng, street = self.rng, self.terrain.streets[index]
         size = objects.vehicle_size(rng)
         _, length, width, _ = size

@@ -42,7 +42,8 @@ class RayGrid(NamedTuple):
       direction: unit vectors, ``float64[3, rings * steps]``.
       elevation: the elevation angle of each ring in radians, ascending, ``float64[rings]``.
       steps: the number of rays in a ring.
-      phase: the azimuth of step 0 in radians. Each ring deviates by up to half a step.
+      phase: the azimuth of step 0 in radians, from which each ring's first ray deviates by up to
+        half a step.
     """
 
     direction: np.ndarray
@@ -187,9 +188,10 @@ def _windows(
 
 
 def _pairs(view: tuple[np.ndarray, ...], grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Expand the windows that :func:`_windows` returns: yield batches of pairs ``(solid, ray)``.
+    """Expand `view`, the windows from :func:`_windows`, into pairs of a primitive and a ray.
 
-    A pair is the row of a primitive and the index of a ray, both ``int64[m]``, ``m <= PAIRS``.
+    Yield batches ``(solid, ray)``: rows of primitives and indices of rays, both ``int64[m]``, with
+    ``m <= PAIRS``.
     """
     solid, first_ring, rings, first_step, steps = view
     counts = rings * steps
