@@ -2,8 +2,8 @@
 
 As in ``implicit_gemm/gpu_kernel.py``, a program computes a tile of output rows, which are sorted by
 the taps that they have, and walks the list of taps that any row of the tile has. In wgrad, a
-program adds a part of one tap's pairs. Each channel is multiplied by its own weight, or by its
-cotangent, and added in float32.
+program adds a part of one tap's (input row, output row) pairs. Each channel is multiplied by its
+own weight (wgrad: by the output's gradient in this channel), and added in float32.
 """
 # pyright: reportMissingImports=false
 

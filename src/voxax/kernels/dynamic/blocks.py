@@ -76,7 +76,7 @@ class Shell:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The block layout of one kernel call.
+    """The block layout of one kernel call; the module's docstring explains the terms.
 
     Attributes:
       scenes: B, the number of scenes.
@@ -131,11 +131,11 @@ class Blocks:
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """Return the passes that read plane number ``plane``, for each of the first shells.
+        """Return the passes of the first ``reached`` shells that read plane number ``plane``.
 
         Returns:
-          Tuples ``(shell, index of the first pass in :attr:`passes`, passes)`` for the first
-          ``reached`` shells; shells without passes on the plane are left out.
+          A tuple ``(shell, index of the first pass in :attr:`passes`, passes)`` for each shell.
+          Shells without passes on the plane are left out.
         """
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
@@ -157,7 +157,7 @@ def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return where ``Pass.taps`` has each tap and output: ``pass * P + source``, ``int[K * P]``."""
+    """Return where ``Pass.taps`` is each tap, by output: ``pass * P + source``, ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -171,7 +171,7 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return per element of ``sizes`` the number of kernel sizes in ``own`` up to it, as int32."""
+    """Return for each element of ``sizes`` how many of ``own`` do not exceed it, as int32."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 

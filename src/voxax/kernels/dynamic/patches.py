@@ -55,7 +55,7 @@ def run_blocks(
       sizes: ``int32[M]``, kernel size of each output position.
       order: ``int32[M]``, the output positions in the order of the blocks; None is row-major.
       block: number of positions in a block.
-      segments: function from the number of blocks to the :data:`Segments` that cover all blocks.
+      segments: function that cuts a number of blocks into ranges, see :data:`Segments`.
     """
     grid = grid_of(problem)
     block = max(1, min(block, grid.positions))
@@ -102,7 +102,7 @@ def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(n)(*operands)``; n is the number of taps of ``size``, or of ``max(sizes)``."""
+    """Run ``branch(taps of size)(*operands)``; if ``size`` is None, it is ``max(sizes)``."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -112,7 +112,8 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
     """Return the row that each of the first ``count`` taps reads, ``int32[block, count]``.
 
-    Taps that exceed a position's size get row ``absent``. ``base`` are the rows of the centers.
+    Taps that a position's kernel size lacks get row ``absent``. ``base`` are the rows of the
+    positions' centers.
     """
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
@@ -160,7 +161,7 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
 
 
 def _summed(grid: Grid, rows: _Rows, dy, segments: Segments, branch: Callable, total) -> jax.Array:
-    """Return ``total`` after each block, with its rows of ``dy``, was added by ``branch``."""
+    """Return ``total`` plus the terms of all blocks of ``rows`` and ``dy``, added by ``branch``."""
     for first, last, size in segments:
 
         def step(total, block, size=size):
@@ -191,7 +192,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Return dX ``[N, C_in]``: each block of outputs adds products to the rows its taps read."""
+    """Return dX ``[N, C_in]``: each block of outputs adds to the input rows that its taps read."""
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -217,7 +218,8 @@ def run_slices(
 ) -> jax.Array:
     """Run a dynamic product in tiles of up to ``block`` positions, reading each tap as a slice.
 
-    ``a`` and ``b`` are as in :class:`voxax.kernels.kernel.Apply`; ``sizes`` is ``int32[M]``.
+    ``a`` and ``b`` are as in :class:`voxax.kernels.kernel.Apply`. ``sizes``, ``int32[M]``, has the
+    kernel size of each output position.
     """
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)

@@ -444,7 +444,7 @@ def _shift_window(
 def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) -> None:
     """Call ``run`` with each integer from 0 to ``number - 1``, in a partly unrolled loop.
 
-    In an unrolled loop several rotations of registers overlap, whose latency is long.
+    In an unrolled loop several rotations of registers overlap, which hides their long latency.
     """
 
     def some(turn: Any, carry: Any) -> Any:
@@ -508,7 +508,7 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Repeat levels ``[MOST_PACKED, rows]`` for the channels of a row: ``[rows, channels]``."""
+    """Repeat each position's level, ``[MOST_PACKED, rows]``, per channel: ``[rows, channels]``."""
     # A product with ones on the matrix unit, which is exact for small integers and faster than
     # moving lanes.
     shape = (levels.shape[0], channels)
@@ -522,7 +522,7 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Return the transpose of :func:`_spread`, ``[channels, rows]``."""
+    """Return the transposed result of :func:`_spread`, ``[channels, rows]``."""
     shape = (channels // pack, levels.shape[1])
     return jnp.concatenate([jnp.broadcast_to(levels[p : p + 1], shape) for p in range(pack)])
 

@@ -190,7 +190,7 @@ def apply(
     views: Views,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform. ``epilogue`` is allowed only for a forward product
