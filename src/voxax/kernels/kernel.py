@@ -276,7 +276,7 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """A function that computes a forward product and applies ``epilogue``; None if it cannot."""
+    """A function that computes a forward product with an epilogue; it returns None if it cannot."""
 
     def __call__(
         self,

@@ -374,11 +374,11 @@ def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Needs:
-    """The numbers of rows that a scene needs; each is the largest over all shards.
+    """The numbers of rows that a scene needs, without margin.
 
     Attributes:
-      levels: for each level the number of a shard's own voxels.
-      extended: for each map the number of a shard's own and borrowed input rows.
+      levels: for each level the largest number of voxels that a shard owns.
+      extended: for each map the largest number of input rows that a shard owns or borrows.
       messages: for each map the borrowed rows, ``{(sender, receiver): number of rows}``.
     """
 

@@ -230,7 +230,8 @@ class DataParallelTrainer(_OnMesh, Trainer):
 class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
     """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device.
 
-    The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis``.
+    The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis`` as
+    for :class:`DataParallelTrainer`.
     """
 
 

@@ -251,10 +251,10 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs, without resident rows.
+    """Return the bytes of vector memory that a call needs, except for resident rows.
 
-    If ``blocks.resident``, all rows of the gathered operand are there too. ``both`` is whether the
-    call computes dgrad and wgrad, see :func:`gradients`.
+    Rows are resident if ``blocks.resident`` is 1. ``both`` is whether the call computes dgrad and
+    wgrad, see :func:`gradients`.
     """
     # Windows, blocks with two buffers, blocks with one, and intermediate results. With ``both``
     # there are the weights and their sums, and two tiles.

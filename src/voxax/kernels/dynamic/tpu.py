@@ -66,7 +66,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: for each length of a row the two largest blocks that fit."""
+    """Return the parameters to measure: the two largest blocks that fit, for each ``pack``."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -245,9 +245,10 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """Cut ``level [B, *spatial]`` into blocks ``float32[blocks, MOST_PACKED, rows]``.
+    """Cut ``level [B, *spatial]``, one number per position, into blocks.
 
-    The second axis is the position within a row; entries after the P positions are zero.
+    The result is ``float32[blocks, MOST_PACKED, rows]``. The second axis is the
+    position within a row; entries after the P positions are zero.
     """
     along, high, wide = call.number
     extents = whole(level.shape)

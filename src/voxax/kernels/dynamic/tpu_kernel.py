@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Divide the blocks among ``stripes`` lists in turn, those with the most shells first."""
+        """Deal out the blocks to ``stripes`` lists in turn, the largest ``reached`` first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -255,7 +255,8 @@ class Step:
 
     Attributes:
       block: number of the block that the step computes.
-      begins, ends: whether the step is the first or the last of its stripe.
+      begins: whether the step is the first of its stripe.
+      ends: whether the step is the last of its stripe.
       reached: number of shells that the step computes, 0 if the stripe has no block left.
       taps: as in :class:`Steps`.
     """
@@ -289,7 +290,7 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return what pass ``one`` of shell ``number`` reads of ``columns``: ``[size, P * C]``."""
+        """Return the operand of product ``one`` of shell ``number``, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -343,7 +344,7 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Write each pass's matrix ``[P * C_in, P * C_out]`` to ``weights``, from the taps of ``w``."""
+    """Write each pass's matrix ``[P * C_in, P * C_out]``, from ``w[taps]``, to ``weights``."""
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
@@ -406,7 +407,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Return the type of the scratch array that holds copies of a window, one for each slot."""
+    """Return the type of the scratch array for copies of a window, one for each of ``slots``."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -415,7 +416,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Copy a plane's window to ``columns``, once for each shift in the first ``reached`` shells."""
+    """Copy the window of ``plane`` to ``columns``, once per shift of ``reached`` shells."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)

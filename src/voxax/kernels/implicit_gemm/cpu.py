@@ -46,7 +46,7 @@ def native_parameters(**sizes: int) -> Parameters:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the one set of parameters to try: a tile size for the product and number of rows."""
+    """Return the one set of parameters to try: a tile size, which depends on product and rows."""
     del hardware
     if problem.product == "wgrad":
         return (native_parameters(gemm_block_size=_WGRAD_TILE),)
@@ -123,8 +123,9 @@ def apply_on_host(
 
 
 def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
-    """Return the channels of ``group`` in features ``[N, C]``, or its weights, ``array[:, group]``.
+    """Return the part of ``array`` that belongs to group number ``group``.
 
+    It is a slice of the channels of features ``[N, C]``, or ``array[:, group]`` of grouped weights.
     Dense weights ``[K, C_in, C_out]`` are returned whole.
     """
     if array.ndim != 2:

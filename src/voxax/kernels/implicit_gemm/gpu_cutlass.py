@@ -93,7 +93,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the tile sizes and slices to measure; numbers of slices that suit the cores first."""
+    """Return parameters to measure: tile and number of slices, those that suit the cores first."""
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
     size = math.prod(problem.result_shape)

@@ -46,8 +46,8 @@ def tiled_product(dtype, tile):
 def staged(side, tile, side_first):
     """Return the CuTe layout of an operand in shared memory, ``(side, depth, stages)``.
 
-    ``side`` is the tile's number of rows or columns. This axis is contiguous if ``side_first``,
-    else the axis ``depth`` is.
+    ``side`` is the number of rows or columns of ``tile``, which has ``depth`` and ``stages``. The
+    axis ``side`` is contiguous if ``side_first``, else the axis ``depth`` is.
     """
     # Swizzled, so that eight consecutive rows of 16 bytes are in different banks.
     run = 64 if side_first else tile.depth  # number of contiguous values

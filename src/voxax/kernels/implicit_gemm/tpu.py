@@ -175,7 +175,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
+    """Compute dgrad (``problem``) and wgrad in one kernel: return ``(dx [N, C_in], dw)``."""
     # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
     # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
     from voxax.kernels.implicit_gemm import tpu_kernel
@@ -205,11 +205,11 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Return parameters for :func:`gradients`, or None if separate products are better.
+    """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
-    A block has all channels of ``dy``. At most two kernel calls are allowed, because every call
-    gathers the rows again, and separate products need at least two calls. Windows and tiles are
-    those of ``chosen``, the parameters for dgrad, if such blocks fit.
+    ``chosen`` are the parameters of a separate dgrad. If memory suffices, windows and tiles have
+    the sizes in ``chosen``. A block has all channels of ``dy``. None means that more than two
+    kernel calls were needed. Every call gathers the rows again, so these would not be faster.
     """
     found = fitting(
         hardware,
@@ -236,7 +236,10 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return ``TileConfig`` and visits (steps) of a call that needs ``needed`` bytes of VMEM."""
+    """Return the ``TileConfig`` and visits (steps) of a call that gathers rows of ``gathered``.
+
+    ``needed`` is the number of bytes of vector memory that the call needs.
+    """
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks = _blocks_of(parameters)
@@ -267,7 +270,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Cut a weight: entry ``[i][j]`` is for result block i and block j of gathered channels."""
+    """Cut ``w``: entry ``[i][j]`` has block i of the result's channels, block j of the gathered."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -327,7 +330,8 @@ def visits_of(
 ) -> PlannedVisits:
     """Plan the steps (visits) of a product, and divide them into stripes of nearly equal length.
 
-    A group of tiles has as many visits as it takes windows to cover the longest of its runs.
+    A run is the input rows from a tile's first to its last neighbor. A group of tiles has as many
+    visits as it takes windows to cover the longest of the group's runs.
 
     Args:
       problem: the product.
@@ -407,7 +411,10 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
-    """Return all blocks with this window; those that need the fewest kernel calls come first."""
+    """Return all blocks whose windows have ``window`` rows, those with the fewest calls first.
+
+    ``times`` is a factor on the usual numbers of tiles.
+    """
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1
     stripes = hardware.cores or 1
@@ -448,9 +455,10 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs, without operand rows that stay there.
+    """Return the bytes of vector memory that a call needs, except for resident rows.
 
-    ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
+    Rows are resident if ``blocks.resident`` is 1. ``both`` is whether the call computes dgrad and
+    wgrad, see :func:`gradients`.
     """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),

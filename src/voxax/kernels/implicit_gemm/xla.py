@@ -130,9 +130,9 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return all K taps, those that any row has first, and how many taps any row has.
+    """Return the K tap numbers, present taps first, and the number of present taps.
 
-    ``found`` is ``bool[T, K]``, whether a row has a tap.
+    ``found`` is ``bool[T, K]``, whether a row has a tap. A tap is present if any row has it.
     """
     some = jnp.any(found, axis=0)
     return jnp.argsort(~some, stable=True).astype(jnp.int32), jnp.sum(some, dtype=jnp.int32)
