@@ -62,13 +62,13 @@ def partition_levels(
     """Assign the voxels of each level of a network to shards.
 
     The input voxels are cut along a curve into pieces whose sizes differ by at most one voxel.
-    A voxel of another level belongs to the shard with the lowest number among the owners of its
-    source voxels. So features stay on their device from level to level, except at a cut. If every
-    level were cut evenly instead, features of whole regions would move to other devices, because
-    the ratio of coarse to fine voxels varies over a scan.
+    A voxel of another level belongs to the shard with the lowest number among the owners of the
+    voxels from which it was made. So features stay on their device from level to level, except at
+    a cut. If every level were cut evenly instead, features of whole regions would move to other
+    devices, because the ratio of coarse to fine voxels varies over a scan.
 
     Args:
-      plan: plan of the network.
+      plan: the plan of the network's kernel maps.
       levels: for each level of the plan the coordinates ``int32[N, 1 + D]`` of its voxels.
       shards: number of shards.
       order: the curve along which the voxels of each scene are ordered and cut.
@@ -398,7 +398,7 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Return ``margin`` times these numbers as capacities, with rounds made by ``schedule``."""
+        """Return padded capacities, ``margin`` times the needs, with rounds from ``schedule``."""
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))

@@ -164,7 +164,7 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the taps, ``int32[D, 1, K]``, and the smallest size that has each, ``int32[1, K]``."""
+    """Return tap offsets, ``int32[D, 1, K]``, and the smallest size with each, ``int32[1, K]``."""
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 

@@ -43,7 +43,7 @@ def apply_grouped(
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: block sizes of at most ``out_capacity``, or else only 512."""
+    """Return the block sizes to measure: those of at most ``out_capacity``, or else only 512."""
     rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)

@@ -35,8 +35,8 @@ from voxax.kernels.kernel import Problem
 from voxax.kernels.rows import options, zeros
 
 Segments = Sequence[tuple[int, int, int | None]]
-"""Ranges of blocks, ``(first, end, size)``, where no position is larger than ``size``. None finds
-the largest size of each block at run time."""
+"""Ranges of blocks, ``(first, end, size)``, where no kernel size exceeds ``size``. If ``size`` is
+None, the largest size of each block is found at run time."""
 
 
 def run_blocks(
@@ -65,7 +65,11 @@ def run_blocks(
 
 
 class _Rows:
-    """The output positions in blocks: rows of their centers, and sizes, ``[blocks, block]``."""
+    """The output positions, cut into blocks.
+
+    ``base`` has the rows of their centers in the padded input, ``sizes`` their kernel sizes, both
+    ``int32[blocks, block]``.
+    """
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)

@@ -290,7 +290,7 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return the operand of product ``one`` of shell ``number``, ``[size, P * C]``."""
+        """Return from ``columns`` the operand of product ``one`` of a shell, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -529,7 +529,10 @@ def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``; return the sums in float32."""
+    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``; return the sums in float32.
+
+    If ``config.exact``, products have full precision.
+    """
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     if config.interpret:  # JAX 0.12 on CPUs lacks some transposed bfloat16 products.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)

@@ -194,7 +194,7 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return the operand of product ``one`` of shell ``number``, ``[P * C, width]``."""
+        """Return from ``columns`` the operand of product ``one`` of a shell, ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]

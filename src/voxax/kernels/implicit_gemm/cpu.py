@@ -57,7 +57,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles.
+
+    The parameter whose name ends in ``_block_size`` is the number of rows of a tile.
+    """
     values = dict(parameters)
     groups = problem.layer.groups
     c_in, c_out = problem.in_channels // groups, problem.out_channels // groups

@@ -300,7 +300,7 @@ def is_amd(hardware: HardwareInfo) -> bool:
 
 
 def side(channels: int, most: int) -> int:
-    """Return the size of a block of channels: the next power of two, from 16 to ``most``."""
+    """Return the size of a block of ``channels``: the next power of two, from 16 to ``most``."""
     return min(most, max(LEAST, 1 << max(channels - 1, 0).bit_length()))
 
 

@@ -133,7 +133,7 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, with the tile that ``parameters`` name."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, with the tile in ``parameters``."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):

@@ -108,7 +108,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Write ``first, second`` to ``out`` at an even ``offset`` and the next, in one instruction."""
+    """Write two numbers to ``out[offset]`` (even) and ``out[offset + 1]`` in one instruction."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -285,7 +285,7 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the operands of step ``turn``, one tap and ``depth`` channels, to ``slot``."""
+    """Start to copy operands of step ``turn`` (one tap) to stage ``slot`` of shared memory."""
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place

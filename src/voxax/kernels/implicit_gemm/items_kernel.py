@@ -210,7 +210,8 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
 def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: Any, out: Any) -> Any:
     """Append the items in ``moved`` to the list ``out``; return its new number of pieces.
 
-    A piece is 16 items. ``found`` is the result of :func:`_move_up`.
+    A piece is 16 items. The items belong to the ``TAPS`` taps from ``tap_group * TAPS`` on.
+    ``found`` is the result of :func:`_move_up`.
     """
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, PASS), 1)
     for number, (piece, count) in enumerate(found):

@@ -157,7 +157,8 @@ def tiles_of_visits(
     """List the visits (steps) of all tiles: each covers the next ``window`` rows of a tile's runs.
 
     Args:
-      lengths: ``int32[tiles, windows]``, number of rows of each run of a tile.
+      lengths: ``int32[tiles, windows]``, number of rows of each run of a tile. A run is consecutive
+        input rows that contain the neighbors.
       window: number of rows of each run that one visit covers.
       most: length of the list, see :func:`most_visits`.
 

@@ -64,7 +64,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles.
+
+    The parameter whose name ends in ``_block_size`` is the number of rows of a tile.
+    """
     values = {name: int(value) for name, value in parameters}
     if problem.product == "wgrad":
         size, splits = values["gemm_block_size"], values["split_k_factor"]
