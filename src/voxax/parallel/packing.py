@@ -156,7 +156,7 @@ def shard_scenes(
 
     Raises:
       InputError: neither a scene nor ``like`` is given; scenes differ in stride, channels or dtype;
-        a scene is a batch; the packing is of other scenes; labels are too few or no integers; the
+        a scene is a batch; the packing is of other scenes; labels are too few or not integers; the
         plan was not fitted.
       CapacityError: a level of the plan does not fit the capacity that it was fitted for.
     """

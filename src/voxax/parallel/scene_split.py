@@ -309,7 +309,7 @@ class SceneSplit:
 
         Raises:
           CapacityError: the scene exceeds a fitted capacity; the message names it and the fix.
-          InputError: the labels are too few for the scene's voxels, or no integers.
+          InputError: the labels are too few for the scene's voxels, or not integers.
           TypeError: the voxels are traced.
         """
         cut = _Cut.of(self, voxels)

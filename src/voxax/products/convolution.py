@@ -187,7 +187,7 @@ def _with_views(
     The result is cached, because a query of all kernels takes as long as the rest of an eager call.
 
     Args:
-      layer, dtype, weight_shape, platform: what describes the three products.
+      layer, dtype, weight_shape, platform: the layer, and what else describes its products.
       runs: the products that an eager call computes; their kernels are chosen here. None takes the
         arrays of all kernels that may be chosen later, see :func:`voxax.tuning.views_of`.
       tunes: whether kernels may be measured.

@@ -154,7 +154,7 @@ def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parame
     """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
     ``chosen`` are the parameters of a separate dgrad. The returned blocks have at least half as
-    many channels as these. None means that no such blocks fit the chip's memory.
+    many channels as its blocks. None means that the chip's memory is too small for them.
     """
     alone = _blocks_of(chosen)
     found = _fitting(problem, hardware, both=True)
@@ -253,8 +253,8 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
     """Return the bytes of vector memory that a call needs, except for resident rows.
 
-    Rows are resident if ``blocks.resident`` is 1. ``both`` is whether the call computes dgrad and
-    wgrad, see :func:`gradients`.
+    If ``blocks.resident`` is 1, all rows of the gathered operand are resident. ``both`` is whether
+    the call computes dgrad and wgrad, see :func:`gradients`.
     """
     # Windows, blocks with two buffers, blocks with one, and intermediate results. With ``both``
     # there are the weights and their sums, and two tiles.

@@ -157,7 +157,7 @@ def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return where ``Pass.taps`` is each tap, by output: ``pass * P + source``, ``int[K * P]``."""
+    """Invert :attr:`Pass.taps`: return ``pass * P + source`` by tap and output, ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)

@@ -5,7 +5,7 @@ the kernel of the position's size has no such tap. For each tap, the native kern
 the rows of a tile that have the tap. dgrad uses the map from input positions to outputs.
 
 If nothing is known about the sizes, ``forward`` checks at run time whether each scene has a single
-size. If so, it runs an ordinary convolution, as does the strategy ``selected``.
+size. If so, ``forward`` runs an ordinary convolution, as does the strategy ``selected``.
 """
 
 from __future__ import annotations

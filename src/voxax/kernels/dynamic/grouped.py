@@ -70,7 +70,7 @@ BLOCK = 512
 
 
 def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return why ``specialized`` cannot run or never is the fastest strategy here, else None."""
+    """Return why ``specialized`` is refused (it cannot run, or is never the fastest), or None."""
     if problem.platform == "tpu":
         return "cannot gain on TPUs: it gathers row after row, 'tiled' gathers none"
     if cpu.refusal(problem) is None:

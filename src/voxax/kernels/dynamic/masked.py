@@ -4,8 +4,8 @@
 position does not have. It runs on every platform and is the reference for every other strategy.
 
 ``tiled`` multiplies a block of neighboring positions with the largest size in the block. Memory is
-read in order, so it is fast if sizes vary smoothly over the grid, as they usually do. The gradient
-of the input is gathered tile by tile, not scattered.
+read in order, so ``tiled`` is fast if sizes vary smoothly over the grid, as they usually do. The
+gradient of the input is gathered tile by tile, not scattered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_SLICES = 64
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: gather by indices and, for up to 64 taps, by slices."""
+    """Return the parameters to measure: patches are gathered or, up to 64 taps, read as slices."""
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 

@@ -106,7 +106,10 @@ def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(taps of size)(*operands)``; if ``size`` is None, it is ``max(sizes)``."""
+    """Run ``branch(n)(*operands)``, where n is the number of taps of kernel size ``size``.
+
+    If ``size`` is None, it is the largest of ``sizes``, found at run time.
+    """
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -319,9 +322,9 @@ class _Tiles:
     ) -> jax.Array:
         """Return what all taps of a tile's positions read from ``array``, ``[positions, K * C]``.
 
-        ``place`` is the tile's index. Taps that exceed a kernel size read zeros. The sizes are
-        either ``own``, those of the tile's positions, or for dgrad ``seen``, on the grid of
-        ``array``: those of the positions that taps read.
+        ``place`` is the tile's index. ``own`` has the kernel sizes of the tile's positions: taps
+        that a position's size lacks read zeros. Instead, dgrad has ``seen``, the size of each
+        position of ``array``: a tap that this size lacks reads zeros there.
         """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)

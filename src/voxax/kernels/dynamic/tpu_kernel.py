@@ -46,7 +46,7 @@ class BlockConfig:
       stripes: number of parts of the grid that may run at the same time, one on each core.
       masks_source: whether a shell that a position's size lacks is masked in the source, as in
         dgrad. Otherwise it is masked in the result.
-      repeats: whether a step without a block of its own computes its stripe's last block again.
+      repeats: whether a step for which no block is left computes the stripe's last block again.
         False if steps add to one result, as in wgrad.
       all_shells: whether every block has all shells, so that only code for this case is compiled.
       interpret: whether to run as plain JAX, on any platform.
@@ -308,8 +308,8 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
-    There is separate code for each number ``reached`` of shells, and a step runs the code for its
-    number. So no branch separates shells, and the products of two shells can overlap.
+    There is separate code for each number ``reached`` of shells. A step runs the code for the
+    number of its block. So no branch separates shells, and the products of two shells can overlap.
 
     Args:
       config, step: parameters and step of the kernel.

@@ -112,7 +112,7 @@ def _dtype_refusal(dtype: str) -> str:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure, which differ in window size and number of tiles.
 
-    Each candidate has the largest blocks of channels that fit into memory with its windows. If rows
+    Each candidate has the largest blocks of channels for which memory suffices. If rows
     have few neighbors, the kernel that reads lists of items (``tpu_items.py``) is added.
     """
     windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
@@ -208,8 +208,8 @@ def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parame
     """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
     ``chosen`` are the parameters of a separate dgrad. If memory suffices, windows and tiles have
-    the sizes in ``chosen``. A block has all channels of ``dy``. None means that more than two
-    kernel calls were needed. Every call gathers the rows again, so these would not be faster.
+    the sizes in ``chosen``. A block has all channels of ``dy``. None means that more than
+    two kernel calls would be needed. They would not be faster, as every call gathers rows again.
     """
     found = fitting(
         hardware,
@@ -304,9 +304,10 @@ class PlannedVisits:
     group: int
 
     def defined(self, y: jax.Array) -> jax.Array:
-        """Return ``y [channels, rows]`` with values in the rows that the kernel does not write.
+        """Return ``y [channels, rows]`` with the rows that the kernel does not write filled in.
 
-        These become zero in groups without neighbors, and NaN where ``fits`` is False.
+        They become zero in groups without neighbors. In groups where ``fits`` is False, they become
+        what :func:`unless_lost` returns.
         """
         # XLA fuses this into the next reader. Zeros before the kernel took 8 % of a layer's time.
 
@@ -457,8 +458,8 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
     """Return the bytes of vector memory that a call needs, except for resident rows.
 
-    Rows are resident if ``blocks.resident`` is 1. ``both`` is whether the call computes dgrad and
-    wgrad, see :func:`gradients`.
+    If ``blocks.resident`` is 1, all rows of the gathered operand are resident. ``both`` is whether
+    the call computes dgrad and wgrad, see :func:`gradients`.
     """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),

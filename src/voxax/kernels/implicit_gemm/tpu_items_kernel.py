@@ -303,7 +303,7 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Gather rows of pass ``place``, multiply those of ``place - 1``, add those of ``place - 2``."""
+    """Gather rows of pass ``place``, multiply rows of ``place - 1``, add rows of ``place - 2``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))

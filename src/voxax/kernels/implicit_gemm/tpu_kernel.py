@@ -226,7 +226,7 @@ def call_of_rows(
 ) -> jax.Array:
     """Run a kernel that computes one column for each output row; return ``[channels, M]``.
 
-    Dense and depthwise kernels share it. The arguments are those of :func:`product`, and:
+    Dense and depthwise kernels use this function. Other arguments are those of :func:`product`.
 
     Args:
       multiply: ``multiply(picked, w_ref)`` returns what the selected rows of a visit add to the
@@ -262,7 +262,8 @@ def call_of_weights(
 ) -> jax.Array:
     """Run a kernel that sums over all visits of each stripe; return ``[stripes, *shape]``.
 
-    Dense and depthwise kernels share it. The arguments are those of :func:`weight_product`, and:
+    Dense and depthwise kernels use this function. Other arguments are those of
+    :func:`weight_product`.
 
     Args:
       add: ``add(picked, dy, out)`` adds the terms of a visit to ``out``. Its ``dy`` is
@@ -328,7 +329,7 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add ``y``, the products of a step, to the sums ``total`` of its group; copy to ``out``."""
+    """Add ``y``, the products of a step, to ``total``, the group's sums; copy them to ``out``."""
     # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
