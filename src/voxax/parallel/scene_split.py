@@ -387,7 +387,7 @@ class _Needs:
     messages: list[dict[tuple[int, int], int]]
 
     def joined(self, other: _Needs) -> _Needs:
-        """Return for each number the maximum of ``self`` and ``other``, two scenes' needs."""
+        """Return the needs of two scenes: each number is the maximum of ``self`` and ``other``."""
         messages = [
             {pair: max(a.get(pair, 0), b.get(pair, 0)) for pair in {**a, **b}}
             for a, b in zip(self.messages, other.messages, strict=True)

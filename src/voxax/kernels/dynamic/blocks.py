@@ -171,7 +171,7 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return for each element of ``sizes`` how many of ``own`` do not exceed it, as int32."""
+    """Return for each element of ``sizes`` how many sizes in ``own`` do not exceed it, as int32."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 

@@ -168,7 +168,10 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
 
 
 def _summed(grid: Grid, rows: _Rows, dy, segments: Segments, branch: Callable, total) -> jax.Array:
-    """Return ``total`` plus the terms of all blocks of ``rows`` and ``dy``, added by ``branch``."""
+    """Return ``total`` plus the terms of all blocks of ``rows`` and ``dy``.
+
+    ``branch(n)`` returns the function that adds the terms of a block with n taps.
+    """
     for first, last, size in segments:
 
         def step(total, block, size=size):

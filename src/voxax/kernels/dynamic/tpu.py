@@ -90,7 +90,7 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return how many positions' channels fill the matrix unit, and half of this number."""
+    """Return the numbers of positions per row to try: what fills the matrix unit, and half."""
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1

@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Deal out the blocks to ``stripes`` lists in turn, the largest ``reached`` first."""
+        """Deal out blocks to ``stripes`` in turn, largest ``reached`` first; return the steps."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -416,7 +416,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Copy the window of ``plane`` to ``columns``, once per shift of ``reached`` shells."""
+    """Copy the window of ``plane`` to ``columns``, for each shift in ``reached`` shells."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)

@@ -223,7 +223,7 @@ def _each_level(
     """Shift the window, then call ``multiply(part, reached)`` for all groups and lanes of a block.
 
     Each call of ``multiply`` processes ``joined`` groups, of which ``part`` is the first. There is
-    separate code for each number ``reached`` of shells. A step runs that of its block.
+    separate code for each number ``reached`` of shells. A step runs the code for its block.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined

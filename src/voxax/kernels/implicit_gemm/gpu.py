@@ -307,7 +307,7 @@ def side(channels: int, most: int) -> int:
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """Convert ``shape`` (rows, out block, in block, stages, warps) to parameters without rows."""
+    """Convert ``shape`` (rows, out block, in block, stages, warps) to parameters, without rows."""
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
@@ -365,7 +365,7 @@ def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
-    """Return parameters as integers, and how many elements operands and result of a step have."""
+    """Return integer parameters, and how many elements a step's operands and its result have."""
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     ins, outs = values["in_block"], values["out_block"]

@@ -209,7 +209,7 @@ def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parame
 
     ``chosen`` are the parameters of a separate dgrad. If memory suffices, windows and tiles have
     the sizes in ``chosen``. A block has all channels of ``dy``. None means that more than
-    two kernel calls would be needed. They would not be faster, as every call gathers rows again.
+    two kernel calls would be needed. That would not be faster, as every call gathers rows again.
     """
     found = fitting(
         hardware,
@@ -270,7 +270,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Cut ``w``: entry ``[i][j]`` has block i of the result's channels, block j of the gathered."""
+    """Cut ``w``: ``[i][j]`` is for block i of the result's and block j of gathered channels."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [

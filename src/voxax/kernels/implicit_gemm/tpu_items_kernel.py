@@ -190,7 +190,7 @@ class _Lists:
             copy.wait()
 
     def row(self, numbers: Any, number: Any) -> Any:
-        """Return a reference to row ``number`` of a list, in ``numbers``, the list's buffers."""
+        """Return a reference to row ``number`` of the list whose two buffers are ``numbers``."""
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 

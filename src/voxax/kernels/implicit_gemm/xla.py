@@ -40,7 +40,7 @@ _SPLITS = (2, 4, 8)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the tile sizes to measure, nearest to 1024 rows first; for wgrad also stripes.
+    """Return the tile sizes (for wgrad also stripes) to measure, nearest to 1024 rows first.
 
     CPUs have one candidate, the largest tile. In the mean of 21 workloads of benchmarks/tuning.py,
     tiles of 4096, 1024 and 256 rows took 2.6, 3.2 and 3.9 times as long as the best candidate
