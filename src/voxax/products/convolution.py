@@ -162,7 +162,7 @@ def _asked(
 ) -> dict[Literal["requests", "stated"], Any]:
     """Return the fields ``requests`` and ``stated`` of a :class:`Layer` with weights of ``kind``.
 
-    A product whose request is None takes the algorithms of the enclosing ``voxax.algorithms``.
+    A request of None is resolved as in :func:`convolve`.
     """
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}

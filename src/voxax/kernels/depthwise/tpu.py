@@ -153,8 +153,8 @@ def gradients(
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
     """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
-    ``chosen`` are the parameters of a separate dgrad. The returned blocks have at least half as many
-    channels as those in ``chosen``. None means that memory is too small for this.
+    ``chosen`` are the parameters of a separate dgrad. The returned blocks have at least half as
+    many channels as those in ``chosen``. None means that memory is too small for this.
     """
     alone = _blocks_of(chosen)
     found = _fitting(problem, hardware, both=True)
