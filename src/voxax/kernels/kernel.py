@@ -47,7 +47,7 @@ class GridSizes:
     Attributes:
       grid: the shape ``[B, *spatial]`` of the input, whose positions are the layer's input rows.
       tile_density: what :attr:`Layer.density` would be if every position had the largest size of
-        its tile, a cube of positions. Both are similar if sizes vary smoothly. None if unknown.
+        its tile, a cube of positions. The two are similar if sizes vary smoothly. None if unknown.
       uniform: see :data:`Uniform`. ``scenes`` may be a guess from concrete sizes, so kernels must
         be right for all sizes; ``all`` is certain.
       prefix: entry s is the number of positions whose size is at least s, rounded up. It is empty
@@ -276,7 +276,7 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """A function that computes a forward product and applies ``epilogue``; None if it cannot."""
+    """A function that computes a forward product with an epilogue; it returns None if it cannot."""
 
     def __call__(
         self,

@@ -156,9 +156,9 @@ def shard_scenes(
 
     Raises:
       InputError: neither a scene nor ``like`` is given; scenes differ in stride, channels or dtype;
-        a scene is a batch; the packing is of other scenes; labels are too few or no integers; the
+        a scene is a batch; the packing is of other scenes; labels are too few or not integers; the
         plan was not fitted.
-      CapacityError: a level of the plan does not fit the capacity that it was fitted for.
+      CapacityError: a scene has dropped voxels, or a level of a shard exceeds the plan's capacity.
     """
     like = _check(scenes, packing, labels, like)
     if plan is not None and plan.fit is None:

@@ -62,13 +62,13 @@ def partition_levels(
     """Assign the voxels of each level of a network to shards.
 
     The input voxels are cut along a curve into pieces whose sizes differ by at most one voxel.
-    A voxel of another level belongs to the shard with the lowest number among the owners of its
-    source voxels. So features stay on their device from level to level, except at a cut. If every
-    level were cut evenly instead, features of whole regions would move to other devices, because
-    the ratio of coarse to fine voxels varies over a scan.
+    A voxel of another level belongs to the shard with the lowest number among the owners of the
+    voxels from which it was made. So features stay on their device from level to level, except at
+    a cut. If every level were cut evenly instead, features of whole regions would move to other
+    devices, because the ratio of coarse to fine voxels varies over a scan.
 
     Args:
-      plan: plan of the network.
+      plan: the plan of the network's kernel maps.
       levels: for each level of the plan the coordinates ``int32[N, 1 + D]`` of its voxels.
       shards: number of shards.
       order: the curve along which the voxels of each scene are ordered and cut.
@@ -309,7 +309,7 @@ class SceneSplit:
 
         Raises:
           CapacityError: the scene exceeds a fitted capacity; the message names it and the fix.
-          InputError: the labels are too few for the scene's voxels, or no integers.
+          InputError: the labels are too few for the scene's voxels, or not integers.
           TypeError: the voxels are traced.
         """
         cut = _Cut.of(self, voxels)
@@ -374,11 +374,11 @@ def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Needs:
-    """The numbers of rows that a scene needs; each is the largest over all shards.
+    """The numbers of rows that a scene needs, without margin.
 
     Attributes:
-      levels: for each level the number of a shard's own voxels.
-      extended: for each map the number of a shard's own and borrowed input rows.
+      levels: for each level the largest number of voxels that a shard owns.
+      extended: for each map the largest number of input rows that a shard owns or borrows.
       messages: for each map the borrowed rows, ``{(sender, receiver): number of rows}``.
     """
 
@@ -387,7 +387,7 @@ class _Needs:
     messages: list[dict[tuple[int, int], int]]
 
     def joined(self, other: _Needs) -> _Needs:
-        """Return for each number the maximum of ``self`` and ``other``, two scenes' needs."""
+        """Return the needs of two scenes: each number is the maximum of ``self`` and ``other``."""
         messages = [
             {pair: max(a.get(pair, 0), b.get(pair, 0)) for pair in {**a, **b}}
             for a, b in zip(self.messages, other.messages, strict=True)
@@ -398,7 +398,7 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Return ``margin`` times these numbers as capacities, with rounds made by ``schedule``."""
+        """Return padded capacities, ``margin`` times the needs, with rounds from ``schedule``."""
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))

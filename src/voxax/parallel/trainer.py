@@ -230,15 +230,17 @@ class DataParallelTrainer(_OnMesh, Trainer):
 class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
     """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device.
 
-    The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis``.
+    The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis`` as
+    for :class:`DataParallelTrainer`.
     """
 
 
 class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
     """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
 
-    The arguments are those of ``CenterTrainer``, with ``mesh`` after the optimizer, and ``axis``.
-    All shards need equally many scenes, because batch norms of dense layers weight them equally.
+    The arguments are those of ``CenterTrainer``, with ``mesh`` after the optimizer, and ``axis`` as
+    for :class:`DataParallelTrainer`. All shards need equally many scenes, because batch norms of
+    dense layers weight them equally.
     """
 
 
@@ -246,7 +248,7 @@ class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
     """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device.
 
     The arguments are those of :class:`voxax.models.center_training.SparseCenterTrainer`, with
-    ``mesh`` after the optimizer, and ``axis``.
+    ``mesh`` after the optimizer, and ``axis`` as for :class:`DataParallelTrainer`.
     """
 
 
@@ -254,6 +256,6 @@ class DataParallelAnchorTrainer(_OnMesh, AnchorTrainer):
     """A trainer of :class:`voxax.models.SECOND` with one shard for each device.
 
     The arguments are those of :class:`voxax.models.anchor_training.AnchorTrainer`, with ``mesh``
-    after the optimizer, and ``axis``. All shards need equally many scenes, because batch norms of
-    dense layers weight them equally.
+    after the optimizer, and ``axis`` as for :class:`DataParallelTrainer`. All shards need equally
+    many scenes, because batch norms of dense layers weight them equally.
     """

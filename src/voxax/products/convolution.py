@@ -160,7 +160,10 @@ def _refuse_symbolic(kernel_map: KernelMap) -> None:
 def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
 ) -> dict[Literal["requests", "stated"], Any]:
-    """Return a layer's fields ``requests`` and ``stated``, from arguments and ``with`` blocks."""
+    """Return the fields ``requests`` and ``stated`` of a :class:`Layer` with weights of ``kind``.
+
+    A request of None is resolved as in :func:`convolve`.
+    """
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
     return {
@@ -184,7 +187,7 @@ def _with_views(
     The result is cached, because a query of all kernels takes as long as the rest of an eager call.
 
     Args:
-      layer, dtype, weight_shape, platform: the description of the three products.
+      layer, dtype, weight_shape, platform: the layer, and what else describes its products.
       runs: the products that an eager call computes; their kernels are chosen here. None takes the
         arrays of all kernels that may be chosen later, see :func:`voxax.tuning.views_of`.
       tunes: whether kernels may be measured.

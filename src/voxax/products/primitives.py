@@ -60,8 +60,8 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 def _chosen(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for a product, among those that read only arrays in ``layer.view_names``.
 
-    All kernels are considered if the program is lowered for a device that is not present, which
-    tracing did not know. Missing arrays are then built from the neighbor table.
+    If the program is lowered for a device that is not present, all kernels are considered, because
+    tracing did not know the device. Missing arrays are then built from the neighbor table.
     """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
         return choice_for(problem, layer)  # the choice of the eager call
@@ -72,7 +72,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return ``views`` and all other map arrays that the kernel reads, built from the table."""
+    """Return ``views`` and the other map arrays that the chosen kernel reads, built from them."""
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
 
@@ -130,7 +130,7 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """Return ``views`` by name and all other map arrays that the kernel reads, as NumPy arrays."""
+    """Return ``views`` by name, and the other map arrays that the chosen kernel reads."""
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)

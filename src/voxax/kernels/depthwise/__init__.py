@@ -1,1 +1,1 @@
-"""Algorithms for depthwise weights ``[K, C]``, which have one filter per channel."""
+"""Algorithms for depthwise weights ``[K, C]``: one filter of K taps for each of C channels."""

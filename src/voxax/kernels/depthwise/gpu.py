@@ -31,9 +31,9 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: block sizes and, for wgrad, the number of parts of a sum.
+    """Return the parameters to measure: block sizes and, for wgrad, the number of partial sums.
 
-    For wgrad, parameters whose number of parts suits the number of rows come first.
+    The numbers of partial sums that suit the number of output rows come first.
     """
     del hardware
     wgrad = problem.product == "wgrad"
@@ -54,7 +54,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform.

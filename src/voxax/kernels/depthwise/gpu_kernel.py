@@ -2,8 +2,8 @@
 
 As in ``implicit_gemm/gpu_kernel.py``, a program computes a tile of output rows, which are sorted by
 the taps that they have, and walks the list of taps that any row of the tile has. In wgrad, a
-program adds a part of one tap's pairs. Each channel is multiplied by its own weight, or by its
-cotangent, and added in float32.
+program adds a part of one tap's (input row, output row) pairs. Each channel is multiplied by its
+own weight (wgrad: by the output's gradient in this channel), and added in float32.
 """
 # pyright: reportMissingImports=false
 
@@ -62,7 +62,10 @@ def forward_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one tile of the result of :func:`product`. OFFSET is the dtype of array indices."""
+    """Compute one tile of the result of :func:`product`, which passes all arguments.
+
+    OFFSET is the dtype of array indices.
+    """
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     tile = tl.program_id(0) // blocks
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
@@ -106,7 +109,10 @@ def weight_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one block of :func:`weight_product`. OFFSET is the dtype of array indices."""
+    """Compute one block of the result of :func:`weight_product`, which passes all arguments.
+
+    OFFSET is the dtype of array indices. ``room`` is the number of columns of ``pairs``.
+    """
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     has = own < CHANNELS

@@ -79,7 +79,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: the largest blocks of channels that fit into memory."""
+    """Return the parameters to measure: the largest blocks of channels that memory can hold."""
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
@@ -98,7 +98,7 @@ def parameters(blocks: Blocks) -> Parameters:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform.
@@ -132,7 +132,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
+    """Compute dgrad (``problem``) and wgrad in one kernel: return ``(dx [N, C], dw [K, C])``."""
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -153,8 +153,8 @@ def gradients(
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
     """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
-    Their blocks have at least half as many channels as those in ``chosen``, the parameters for
-    dgrad. None means that no such blocks fit the chip's memory.
+    ``chosen`` are the parameters of a separate dgrad. The returned blocks have at least half as
+    many channels as those in ``chosen``. None means that memory is too small for this.
     """
     alone = _blocks_of(chosen)
     found = _fitting(problem, hardware, both=True)
@@ -176,7 +176,7 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` and the visits (steps) of a kernel call with ``parameters``."""
+    """Return the ``TileConfig`` and visits (steps) of a call that gathers rows of ``gathered``."""
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -208,7 +208,7 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Return dw ``[K, C]``; ``sums`` has ``[stripes, K * channels, lanes]`` for each block."""
+    """Add up ``sums``, ``[stripes, K * channels, lanes]`` for each block, to dw ``[K, C]``."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
@@ -251,9 +251,10 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs, without operand rows that stay there.
+    """Return the bytes of vector memory that a call needs, except for resident rows.
 
-    ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
+    If ``blocks.resident`` is 1, all rows of the gathered operand are resident. ``both`` is whether
+    the call computes dgrad and wgrad, see :func:`gradients`.
     """
     # Windows, blocks with two buffers, blocks with one, and intermediate results. With ``both``
     # there are the weights and their sums, and two tiles.

@@ -35,7 +35,7 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
     Args:
       config: sizes of the call.
       visits: the steps of the kernel: each is some tiles of output rows and windows of input rows.
-      table: ``int32[K, M]``, the input row, or -1 for none.
+      table: ``int32[K, M]``, the input row that each output row reads by each tap, or -1 for none.
       x: ``int32[C / 2, N]``, where each word contains two channels of bfloat16, or
         ``float32[C, N]``; see ``windows.in_windows``. C is a multiple of 16.
       w: ``float32[C, K]``.
@@ -85,7 +85,7 @@ def _everywhere(w: jax.Array) -> jax.Array:
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Multiply the rows ``picked`` for a visit by the weights; return ``[C, config.rows]``."""
+    """Multiply gathered rows, ``picked``, by the weights; return the sums ``[C, config.rows]``."""
     # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]. The selected rows are ordered by tap.
     channels, tiles = w_ref.shape[0] // config.taps, []
     for lanes in config.tile_lanes:
@@ -109,7 +109,7 @@ def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> 
 
 
 def _rows(picked: Any, begin: int, channels: int, lanes: slice) -> jax.Array:
-    """Return the rows of one tap (from ``begin``) and one tile, ``float32[C, WINDOW_TILE]``."""
+    """Return one tap's part of ``picked``: rows from ``begin`` on, ``float32[channels, lanes]``."""
     if picked.dtype == jnp.float32:
         return picked[0, begin : begin + channels, lanes]
     words = picked[0, begin // 2 : (begin + channels) // 2, lanes]

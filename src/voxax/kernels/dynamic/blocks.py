@@ -70,13 +70,13 @@ class Shell:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes of all planes, in the order of the kernel's weight matrices."""
+        """All matrix products of the shell, in the order of the kernel's weight matrices."""
         return tuple(p for _, passes in self.planes for p in passes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The block layout of one kernel call.
+    """The block layout of one kernel call; the module's docstring explains the terms.
 
     Attributes:
       scenes: B, the number of scenes.
@@ -127,15 +127,15 @@ class Blocks:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes of all shells, in the order of the kernel's weight matrices."""
+        """All matrix products of a block, in the order of the kernel's weight matrices."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """Return the passes that read plane number ``plane``, for each of the first shells.
+        """Return the passes of the first ``reached`` shells that read plane number ``plane``.
 
         Returns:
-          Tuples ``(shell, index of the first pass in :attr:`passes`, passes)`` for the first
-          ``reached`` shells; shells without passes on the plane are left out.
+          A tuple ``(shell, index of the first pass in :attr:`passes`, passes)`` for each shell.
+          Shells without passes on the plane are left out.
         """
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
@@ -151,13 +151,13 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return :attr:`Pass.taps` of all passes, ``int[passes * P * P]``, with ``none`` for -1."""
+    """Return :attr:`Pass.taps` of ``passes``, ``int[passes * P * P]``, with ``none`` for -1."""
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return where ``Pass.taps`` has each tap and output: ``pass * P + source``, ``int[K * P]``."""
+    """Invert :attr:`Pass.taps`: return ``pass * P + source`` by tap and output, ``int[K * P]``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -171,16 +171,17 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return per element of ``sizes`` the number of kernel sizes in ``own`` up to it, as int32."""
+    """Return for each element of ``sizes`` how many sizes in ``own`` do not exceed it, as int32."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
 @functools.lru_cache(maxsize=256)
 def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
-    """Return the block layout of each kernel call of a product: dgrad has a call for each phase.
+    """Return the block layouts of a product's kernel calls: one, or for dgrad one for each phase.
 
     Args:
-      problem: a dynamic product. A phase is the input positions with one remainder modulo stride.
+      problem: a dynamic product. A phase is all input positions with the same remainder modulo
+        stride.
       pack: P, the number of positions in a row.
       rows: approximate number of rows of a block, at least :data:`TILE_ROWS`.
     """
@@ -262,8 +263,8 @@ def _call(
     Args:
       grid: the extents, stride and taps.
       phase, source, outputs: as in :class:`Blocks`, but ``source`` is without margin.
-      phases, shifts: ``[taps, 3]``: for each tap of the call the phase of the source that it reads,
-        and how far that source is shifted.
+      phases: ``[taps, 3]``, the phase of the source that each tap of the call reads.
+      shifts: ``[taps, 3]``, the distance from an output to the source that each tap reads.
       own: indices of the call's taps in the weight; None means all taps.
       pack, rows: as for :func:`blocks_of`.
     """

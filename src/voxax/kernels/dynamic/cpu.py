@@ -5,7 +5,7 @@ the kernel of the position's size has no such tap. For each tap, the native kern
 the rows of a tile that have the tap. dgrad uses the map from input positions to outputs.
 
 If nothing is known about the sizes, ``forward`` checks at run time whether each scene has a single
-size. If so, it runs an ordinary convolution, as does the strategy ``selected``.
+size. If so, ``forward`` runs an ordinary convolution, as does the strategy ``selected``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
     """
@@ -76,7 +76,7 @@ def _may_be_uniform(problem: Problem) -> bool:
 def _by_map(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Multiply by a kernel map made from ``sizes``, built in parts to limit its memory."""
+    """Multiply by a kernel map made from ``sizes``, part by part to limit the map's memory."""
     rows = problem.out_rows
     size = max(1, min(rows, _ENTRIES // problem.layer.num_offsets))
     parts = -(-rows // size)
@@ -110,7 +110,7 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray | None:
-    """Compute :func:`apply` for NumPy arrays, or return None if XLA has to run it."""
+    """Compute :func:`apply` for NumPy arrays, or return None if :func:`apply` has to run."""
     sizes, rows = views["sizes"], problem.out_rows
     if rows * problem.layer.num_offsets > _ENTRIES:
         return None
@@ -124,7 +124,7 @@ def apply_on_host(
 
 
 def _mapped(problem: Problem, rows: int) -> Problem:
-    """Return the same problem for dense weights and a kernel map with ``rows`` rows."""
+    """Return ``problem`` for dense weights and a kernel map with a table of ``rows`` rows."""
     if problem.product == "dgrad":
         return problem.with_layer(kind="dense", in_capacity=rows)
     return problem.with_layer(kind="dense", out_capacity=rows)
@@ -133,7 +133,7 @@ def _mapped(problem: Problem, rows: int) -> Problem:
 def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
     """Return the neighbor table ``int32[R, K]`` of the positions ``rows``, ``int32[R]``.
 
-    An entry is the row number of the neighbor at a tap, or -1 without one. Rows are output
+    An entry is the row number of the neighbor at a tap, or -1 for none. ``rows`` are output
     positions and neighbors input positions; for dgrad it is the other way around. ``sizes`` has the
     kernel size of each output position. The arrays are either all of JAX or all of NumPy.
     """
@@ -164,13 +164,13 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the taps, ``int32[D, 1, K]``, and the smallest size that has each, ``int32[1, K]``."""
+    """Return tap offsets, ``int32[D, 1, K]``, and the smallest size with each, ``int32[1, K]``."""
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 
 
 def _leads(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Return True, as ``grouped`` is the fastest strategy, but for forward of uniform sizes False.
+    """Return whether ``grouped`` is the fastest: always, except for forward with uniform sizes.
 
     On 2 cores of an AMD EPYC (AVX2) it took 0.22 to 1.1 of the time of the next best strategy, on
     the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with gradients.

@@ -75,7 +75,7 @@ class Grid:
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
 
     def base(self) -> jax.Array:
-        """Return for each output its center's row in the padded input, ``int32[M]``."""
+        """Return the row of each output position's center in the padded input, ``int32[M]``."""
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
@@ -203,7 +203,7 @@ def unordered(grid: Grid, w: jax.Array) -> jax.Array:
 
 
 def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
-    """Replace each of ``values [B, *spatial]`` by the maximum of its tile, of edge ``side``."""
+    """Replace ``values [B, *spatial]`` by the maxima of their tiles, cubes of edge ``side``."""
     for axis in range(1, values.ndim):
         length = values.shape[axis]
         if length:

@@ -30,7 +30,7 @@ GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (
 def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Positions
     are sorted by their size.
@@ -43,7 +43,7 @@ def apply_grouped(
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the block sizes to measure: those up to the number of positions, or else only 512."""
+    """Return the block sizes to measure: those of at most ``out_capacity``, or else only 512."""
     rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)
@@ -70,7 +70,7 @@ BLOCK = 512
 
 
 def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return why ``specialized`` cannot run or never is the fastest strategy here, else None."""
+    """Return why ``specialized`` is refused (it cannot run, or is never the fastest), or None."""
     if problem.platform == "tpu":
         return "cannot gain on TPUs: it gathers row after row, 'tiled' gathers none"
     if cpu.refusal(problem) is None:
@@ -88,7 +88,7 @@ def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None
 def apply_specialized(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Positions
     are sorted by their size, in blocks whose sizes were fixed at compilation.

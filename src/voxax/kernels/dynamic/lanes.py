@@ -93,7 +93,7 @@ class Lanes:
         return {key: place for place, key in enumerate(sorted(found))}
 
     def slot(self, number: int, shift: int) -> int:
-        """Return the index of the buffer for shell ``number`` and ``shifts[shift]``."""
+        """Return the index of the buffer that shell ``number`` reads for ``shifts[shift]``."""
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:

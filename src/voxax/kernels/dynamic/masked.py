@@ -4,8 +4,8 @@
 position does not have. It runs on every platform and is the reference for every other strategy.
 
 ``tiled`` multiplies a block of neighboring positions with the largest size in the block. Memory is
-read in order, so it is fast if sizes vary smoothly over the grid, as they usually do. The gradient
-of the input is gathered tile by tile, not scattered.
+read in order, so ``tiled`` is fast if sizes vary smoothly over the grid, as they usually do. The
+gradient of the input is gathered tile by tile, not scattered.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MOST_SLICES = 64
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return parameters that gather patches by indices and, if taps are few, some with slices."""
+    """Return the parameters to measure: patches are gathered or, up to 64 taps, read as slices."""
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
 def apply_masked(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Each
     position reads zeros for the taps that its size lacks.
@@ -75,7 +75,7 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 def apply_tiled(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Tiles of
     positions multiply with the largest size in the tile.

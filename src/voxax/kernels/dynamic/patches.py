@@ -35,8 +35,8 @@ from voxax.kernels.kernel import Problem
 from voxax.kernels.rows import options, zeros
 
 Segments = Sequence[tuple[int, int, int | None]]
-"""Ranges of blocks, ``(first, end, size)``, where no position is larger than ``size``. None finds
-the largest size of each block at run time."""
+"""Ranges of blocks, ``(first, end, size)``, where no kernel size exceeds ``size``. If ``size`` is
+None, the largest size of each block is found at run time."""
 
 
 def run_blocks(
@@ -55,7 +55,7 @@ def run_blocks(
       sizes: ``int32[M]``, kernel size of each output position.
       order: ``int32[M]``, the output positions in the order of the blocks; None is row-major.
       block: number of positions in a block.
-      segments: function from the number of blocks to the :data:`Segments` that cover all blocks.
+      segments: function that cuts a number of blocks into ranges, see :data:`Segments`.
     """
     grid = grid_of(problem)
     block = max(1, min(block, grid.positions))
@@ -65,7 +65,11 @@ def run_blocks(
 
 
 class _Rows:
-    """The output positions in blocks: rows of their centers, and sizes, ``[blocks, block]``."""
+    """The output positions, cut into blocks.
+
+    ``base`` has the rows of their centers in the padded input, ``sizes`` their kernel sizes, both
+    ``int32[blocks, block]``.
+    """
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -102,7 +106,10 @@ def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(n)(*operands)``; n is the number of taps of ``size``, or of ``max(sizes)``."""
+    """Run ``branch(n)(*operands)``, where n is the number of taps of kernel size ``size``.
+
+    If ``size`` is None, it is the largest of ``sizes``, found at run time.
+    """
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -112,7 +119,8 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
     """Return the row that each of the first ``count`` taps reads, ``int32[block, count]``.
 
-    Taps that exceed a position's size get row ``absent``. ``base`` are the rows of the centers.
+    Taps that a position's kernel size lacks get row ``absent``. ``base`` are the rows of the
+    positions' centers.
     """
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
@@ -160,7 +168,10 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
 
 
 def _summed(grid: Grid, rows: _Rows, dy, segments: Segments, branch: Callable, total) -> jax.Array:
-    """Return ``total`` after each block, with its rows of ``dy``, was added by ``branch``."""
+    """Return ``total`` plus the terms of all blocks of ``rows`` and ``dy``.
+
+    ``branch(n)`` returns the function that adds the terms of a block with n taps.
+    """
     for first, last, size in segments:
 
         def step(total, block, size=size):
@@ -191,7 +202,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Return dX ``[N, C_in]``: each block of outputs adds products to the rows its taps read."""
+    """Return dX ``[N, C_in]``: each block of outputs adds to the input rows that its taps read."""
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -217,7 +228,8 @@ def run_slices(
 ) -> jax.Array:
     """Run a dynamic product in tiles of up to ``block`` positions, reading each tap as a slice.
 
-    ``a`` and ``b`` are as in :class:`voxax.kernels.kernel.Apply`; ``sizes`` is ``int32[M]``.
+    ``a`` and ``b`` are as in :class:`voxax.kernels.kernel.Apply`. ``sizes``, ``int32[M]``, has the
+    kernel size of each output position.
     """
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
@@ -313,9 +325,9 @@ class _Tiles:
     ) -> jax.Array:
         """Return what all taps of a tile's positions read from ``array``, ``[positions, K * C]``.
 
-        ``place`` is the tile's index. Taps that exceed a kernel size read zeros. The sizes are
-        either ``own``, those of the tile's positions, or for dgrad ``seen``, on the grid of
-        ``array``: those of the positions that taps read.
+        ``place`` is the tile's index. ``own`` has the kernel sizes of the tile's positions: taps
+        that a position's size lacks read zeros. Instead, dgrad has ``seen``, the size of each
+        position of ``array``: a tap that this size lacks reads zeros there.
         """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)

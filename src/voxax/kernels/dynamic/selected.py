@@ -52,7 +52,7 @@ def _sides(problem: Problem) -> tuple[int, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
     """
@@ -87,7 +87,7 @@ def apply(
 
 
 def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Compute forward of ``a`` and ``b`` with one kernel size for each scene, ``int32[scenes]``."""
+    """Run forward of ``a`` and ``b``; ``sizes int32[scenes]`` has one kernel size per scene."""
     branches = _kernels(_one_scene(problem))
 
     def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -107,7 +107,7 @@ def _one_scene(problem: Problem) -> Problem:
 
 
 def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
-    """Return a list of :func:`_kernel` for every kernel size, from 0 to the largest."""
+    """Return for each kernel size, from 0 to the largest, its function from :func:`_kernel`."""
     grid = grid_of(problem)
     return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
 
@@ -115,7 +115,8 @@ def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
 def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
     """Return a function of ``(a, b, sizes)`` that computes the product with ``size`` everywhere.
 
-    The function ignores ``sizes``. ``in_branch`` is whether ``jax.lax.switch`` will call it.
+    The function ignores ``sizes``. ``in_branch`` is whether ``jax.lax.switch`` will call the
+    function; CPUs need another algorithm there.
     """
     sides = tuple(min(size, side) for side in _sides(problem))
     taps = np.sort(grid.order[: grid.counts[size]])

@@ -66,7 +66,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: the two largest blocks that fit, for each row length."""
+    """Return the parameters to measure: for each number of positions per row the largest blocks."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -90,7 +90,7 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return how many positions' channels fill the matrix unit, and half of this number."""
+    """Return the numbers of positions per row to try: what fills the matrix unit, and half."""
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1
@@ -152,10 +152,10 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
-    is emulated, so that it runs on any platform.
+    ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. With
+    ``("interpret", 1)`` in ``parameters``, the kernel is emulated, so it runs on any platform.
     """
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_kernel
@@ -245,9 +245,10 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """Cut ``level [B, *spatial]`` into blocks ``float32[blocks, MOST_PACKED, rows]``.
+    """Cut ``level [B, *spatial]``, one number per position, into blocks.
 
-    The second axis is the position within a row; entries after the P positions are zero.
+    The result is ``float32[blocks, MOST_PACKED, rows]``. The second axis is the
+    position within a row; entries after the P positions are zero.
     """
     along, high, wide = call.number
     extents = whole(level.shape)
@@ -262,7 +263,7 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
-    """Return the maximum of ``level`` over the window of each block, ``int32[blocks]``."""
+    """Return the maximum of ``level`` over each block and its halo, ``int32[blocks]``."""
     level = level.reshape(whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
@@ -309,7 +310,7 @@ def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
 
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
-    """Merge dx by phase (position mod stride), ``[B * D, H, W, C]``, to ``[B, D, H, W, C]``."""
+    """Merge ``parts``, the dx of each phase (position modulo stride), to ``[B, D, H, W, C]``."""
     inputs, steps = whole(grid.inputs), whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]

@@ -46,7 +46,7 @@ class BlockConfig:
       stripes: number of parts of the grid that may run at the same time, one on each core.
       masks_source: whether a shell that a position's size lacks is masked in the source, as in
         dgrad. Otherwise it is masked in the result.
-      repeats: whether a step without a block of its own computes its stripe's last block again.
+      repeats: whether a step for which no block is left computes the stripe's last block again.
         False if steps add to one result, as in wgrad.
       all_shells: whether every block has all shells, so that only code for this case is compiled.
       interpret: whether to run as plain JAX, on any platform.
@@ -99,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Divide the blocks among ``stripes`` lists in turn, those with the most shells first."""
+        """Deal out blocks to ``stripes`` in turn, largest ``reached`` first; return the steps."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -255,7 +255,8 @@ class Step:
 
     Attributes:
       block: number of the block that the step computes.
-      begins, ends: whether the step is the first or the last of its stripe.
+      begins: whether the step is the first of its stripe.
+      ends: whether the step is the last of its stripe.
       reached: number of shells that the step computes, 0 if the stripe has no block left.
       taps: as in :class:`Steps`.
     """
@@ -289,7 +290,7 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return what pass ``one`` of shell ``number`` reads of ``columns``: ``[size, P * C]``."""
+        """Return from ``columns`` the operand of product ``one`` of a shell, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -307,8 +308,8 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
-    There is separate code for each number ``reached`` of shells, and a step runs the code for its
-    number. So no branch separates shells, and the products of two shells can overlap.
+    There is separate code for each number ``reached`` of shells. A step runs the code for the
+    number of its block. So no branch separates shells, and the products of two shells can overlap.
 
     Args:
       config, step: parameters and step of the kernel.
@@ -343,7 +344,7 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Write each pass's matrix ``[P * C_in, P * C_out]`` to ``weights``, from the taps of ``w``."""
+    """Write each pass's matrix ``[P * C_in, P * C_out]``, from ``w[taps]``, to ``weights``."""
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
@@ -406,7 +407,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Return the type of the scratch array that holds copies of a window, one for each slot."""
+    """Return the type of the scratch array for copies of a window, one for each of ``slots``."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -415,7 +416,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Copy a plane's window to ``columns``, once for each shift in the first ``reached`` shells."""
+    """Copy the window of ``plane`` to ``columns``, for each shift in ``reached`` shells."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -444,7 +445,7 @@ def _shift_window(
 def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) -> None:
     """Call ``run`` with each integer from 0 to ``number - 1``, in a partly unrolled loop.
 
-    In an unrolled loop several rotations of registers overlap, whose latency is long.
+    In an unrolled loop several rotations of registers overlap, which hides their long latency.
     """
 
     def some(turn: Any, carry: Any) -> Any:
@@ -508,7 +509,7 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Repeat levels ``[MOST_PACKED, rows]`` for the channels of a row: ``[rows, channels]``."""
+    """Repeat each position's level, ``[MOST_PACKED, rows]``, per channel: ``[rows, channels]``."""
     # A product with ones on the matrix unit, which is exact for small integers and faster than
     # moving lanes.
     shape = (levels.shape[0], channels)
@@ -522,13 +523,16 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Return the transpose of :func:`_spread`, ``[channels, rows]``."""
+    """Return the transposed result of :func:`_spread`, ``[channels, rows]``."""
     shape = (channels // pack, levels.shape[1])
     return jnp.concatenate([jnp.broadcast_to(levels[p : p + 1], shape) for p in range(pack)])
 
 
 def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``; return the sums in float32."""
+    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``; return the sums in float32.
+
+    If ``config.exact``, products have full precision.
+    """
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     if config.interpret:  # JAX 0.12 on CPUs lacks some transposed bfloat16 products.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)

@@ -82,7 +82,7 @@ def vmem_bytes(problem: Problem, lanes: Lanes) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``sizes``, ``int32[M]``, has the kernel size of each output position.
     """

@@ -57,8 +57,8 @@ def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: 
       config: static parameters.
       steps: the block of each step, and other scalars, as in ``tpu_kernel.product``.
       x: the source, ``[B * H * C, W]``.
-      level: ``float32[B * H, 1, W]``, the level (number of shells) of each source if sources are
-        masked. Otherwise that of each output, where H is padded to whole blocks.
+      level: ``float32[B * H, 1, W]``, the level (number of shells) of each source if
+        ``lanes.masks_source``, else of each output, where H is padded to whole blocks.
       w: ``[K + 1, C_result, C]``, for K taps and a last tap of zeros.
       like: an array with the dtype of the result.
 
@@ -194,7 +194,7 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return what pass ``one`` of shell ``number`` reads of ``columns``: ``[P * C, width]``."""
+        """Return from ``columns`` the operand of product ``one`` of a shell, ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
@@ -223,7 +223,7 @@ def _each_level(
     """Shift the window, then call ``multiply(part, reached)`` for all groups and lanes of a block.
 
     Each call of ``multiply`` processes ``joined`` groups, of which ``part`` is the first. There is
-    separate code for each number ``reached`` of shells, and a step runs the code for its number.
+    separate code for each number ``reached`` of shells. A step runs the code for its block.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined
@@ -298,7 +298,7 @@ def _single(rows: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
-    """Write each pass's matrix ``[P * C_result, P * C]`` to ``weights``, from taps of ``w``."""
+    """Write each pass's matrix ``[P * C_result, P * C]``, from ``w[taps]``, to ``weights``."""
     pack = lanes.pack
 
     def one(number: Any) -> None:
@@ -312,7 +312,7 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Return the type of the scratch array that holds copies of a window, one for each slot."""
+    """Return the type of the scratch array for copies of a window, one for each of ``slots``."""
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 
 

@@ -110,7 +110,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, by the chosen ``formulation``."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in the way that ``parameters`` select."""
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)

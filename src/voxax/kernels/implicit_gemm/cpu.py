@@ -46,7 +46,7 @@ def native_parameters(**sizes: int) -> Parameters:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the one set of parameters to try: a tile size for the product and number of rows."""
+    """Return the one set of parameters to try: a tile size, which depends on product and rows."""
     del hardware
     if problem.product == "wgrad":
         return (native_parameters(gemm_block_size=_WGRAD_TILE),)
@@ -57,7 +57,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles.
+
+    The parameter whose name ends in ``_block_size`` is the number of rows of a tile.
+    """
     values = dict(parameters)
     groups = problem.layer.groups
     c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
@@ -123,8 +126,9 @@ def apply_on_host(
 
 
 def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
-    """Return the channels of ``group`` in features ``[N, C]``, or its weights, ``array[:, group]``.
+    """Return the part of ``array`` that belongs to group number ``group``.
 
+    It is a slice of the channels of features ``[N, C]``, or ``array[:, group]`` of grouped weights.
     Dense weights ``[K, C_in, C_out]`` are returned whole.
     """
     if array.ndim != 2:

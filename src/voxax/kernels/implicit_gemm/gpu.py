@@ -149,8 +149,8 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure: block sizes that fit shared memory, the best guess first.
 
-    For wgrad, parameters also have the number of parts of the sum. For forward and dgrad on few
-    rows, more candidates split the taps of a tile among programs.
+    For wgrad, parameters also have the number of partial sums. For forward and dgrad on few rows,
+    more candidates split the taps of a tile among programs.
     """
     fitting = [p for p in _every(problem, hardware) if _fits(problem, p, hardware)]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
@@ -190,7 +190,7 @@ def apply(
     views: Views,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform. ``epilogue`` is allowed only for a forward product
@@ -300,14 +300,14 @@ def is_amd(hardware: HardwareInfo) -> bool:
 
 
 def side(channels: int, most: int) -> int:
-    """Return the size of a block of channels: the next power of two, from 16 to ``most``."""
+    """Return the size of a block of ``channels``: the next power of two, from 16 to ``most``."""
     return min(most, max(LEAST, 1 << max(channels - 1, 0).bit_length()))
 
 
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """Convert an entry of a table such as ``_TENSOR`` to parameters, except its number of rows."""
+    """Convert ``shape`` (rows, out block, in block, stages, warps) to parameters, without rows."""
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
@@ -365,7 +365,7 @@ def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
-    """Return parameters as integers, and how many elements operands and result of a step have."""
+    """Return integer parameters, and how many elements a step's operands and its result have."""
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     ins, outs = values["in_block"], values["out_block"]
@@ -408,8 +408,8 @@ def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int 
 def _splits(problem: Problem, wanted: int) -> list[int]:
     """Return up to three candidates for the number of parts of wgrad's sum, the best guess first.
 
-    The best guess is the smallest number that gives ``wanted`` programs and few rows per part, or
-    if so many partial sums exceed the cache, the largest number that does not.
+    The best guess is the smallest number that gives ``wanted`` programs and few rows per part. If
+    that many partial sums exceed the cache, it is the largest number that does not.
     """
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
@@ -427,7 +427,8 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
     """Return parameters for few rows, by which several programs share the taps of a tile.
 
-    They extend the first two of ``whole`` that give fewer than ``wanted`` programs.
+    They are made from the first two of the parameters ``whole`` that give fewer than ``wanted``
+    programs.
     """
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]

@@ -93,7 +93,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the tile sizes and slices to measure; numbers of slices that suit the cores first."""
+    """Return parameters to measure: tile and number of slices, those that suit the cores first."""
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
     size = math.prod(problem.result_shape)
@@ -133,7 +133,7 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, with the tile that ``parameters`` name."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, with the tile in ``parameters``."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):

@@ -46,8 +46,8 @@ def tiled_product(dtype, tile):
 def staged(side, tile, side_first):
     """Return the CuTe layout of an operand in shared memory, ``(side, depth, stages)``.
 
-    ``side`` is the tile's number of rows or columns. This axis is contiguous if ``side_first``,
-    else the axis ``depth`` is.
+    ``side`` is the number of rows or columns of ``tile``, which has ``depth`` and ``stages``. The
+    axis ``side`` is contiguous if ``side_first``, else the axis ``depth`` is.
     """
     # Swizzled, so that eight consecutive rows of 16 bytes are in different banks.
     run = 64 if side_first else tile.depth  # number of contiguous values
@@ -59,7 +59,7 @@ def staged(side, tile, side_first):
 
 @cute.jit
 def fetch(to, source, offset, there):
-    """Start to copy 16 bytes from ``source + offset`` to ``to``, or zeros unless ``there``."""
+    """Start to copy 16 bytes from ``source + offset`` to ``to``; zeros if ``there`` is False."""
     start, size = Int64(0), Int32(0)
     if there:
         start, size = offset, Int32(2 * PIECE)
@@ -108,7 +108,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Write ``first, second`` to ``out`` at an even ``offset`` and the next, in one instruction."""
+    """Write ``first, second`` to ``out`` at an even ``offset`` and ``offset + 1``, at once."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -174,8 +174,9 @@ def product(
 
     Args:
       tile: sizes of a block's part of the product.
-      table, taps, counts: sorted table, whose last row is ``order``; taps of each tile; and number
-        of taps of each tile, see ``implicit_gemm.tap_order.Tiles``, with ``tile.rows`` rows each.
+      table: the sorted neighbor table, whose last row is ``order``.
+      taps: the list of taps of each tile of ``tile.rows`` rows, see ``tap_order.Tiles``.
+      counts: the number of taps of each tile.
       x: ``[N, G * C_in]``, float16 or bfloat16. The number of channels of each of G groups is a
         multiple of 8.
       w: ``[K, G, C_in, C_out]``, in the same dtype.
@@ -285,7 +286,7 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the operands of step ``turn``, one tap and ``depth`` channels, to ``slot``."""
+    """Start to copy operands of step ``turn`` (one tap) to stage ``slot`` of shared memory."""
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place

@@ -86,9 +86,10 @@ def forward_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one tile of the result of :func:`product`. OFFSET is the dtype of array indices.
+    """Compute one tile of the result of :func:`product`, which passes all arguments.
 
-    Without an epilogue, the arrays from ``valid`` to ``residual`` are None.
+    OFFSET is the dtype of array indices. Without an epilogue, the arrays from ``valid`` to
+    ``residual`` are None.
     """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
@@ -205,7 +206,10 @@ def weight_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one block of :func:`weight_product`. OFFSET is the dtype of array indices."""
+    """Compute one block of the result of :func:`weight_product`, which passes all arguments.
+
+    OFFSET is the dtype of array indices. ``room`` is the number of columns of ``pairs``.
+    """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
     column = tl.program_id(0) % (GROUPS * in_blocks * out_blocks)

@@ -110,9 +110,10 @@ def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
 
 
 def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
-    """Return how many first groups have only rows that are their own neighbors under ``tap``.
+    """Return how many leading groups of ``block`` have only rows that are their own neighbors.
 
-    Their entries in ``left`` are set to -1, so these groups get no items of this tap.
+    This concerns one tap, ``tap``. The entries of these groups in ``left`` are set to -1, so the
+    groups get no items of this tap.
     """
     within = (TAPS, shape.groups)
     group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
@@ -139,8 +140,9 @@ def _any(left: Any) -> Any:
 def _find(left: Any) -> tuple[jax.Array, jax.Array]:
     """Find the next item of each tap and group; return input rows and words, ``[TAPS, groups]``.
 
-    They are an item's first input row and the word of its neighbors, see ``tpu_items._build``. The
-    word is 0 if ``left`` had no neighbor. The items' neighbors are removed from ``left``.
+    An item's first input row and its word, which describes its neighbors, are those of
+    ``tpu_items._build``. The word is 0 if ``left`` had no neighbor. The neighbors of all items
+    that were found are removed from ``left``.
     """
     # An item is 8 consecutive input rows, beginning with the lowest one in ``left``.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
@@ -157,11 +159,11 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
-    """Write the items of each tap to ``moved`` without gaps, as :func:`_find` returned them.
+    """Write the items that :func:`_find` returned to ``moved``, those of a tap without gaps.
 
     Returns:
-      For each tap the index in the list of its first piece (16 items), from ``pieces`` on, and its
-      number of items.
+      For each tap ``(index, count)``: the index of its first piece of 16 items in the block's list,
+      and its number of items. The first index is ``pieces``.
     """
     taps, groups = begins.shape
     exists = words != 0
@@ -208,7 +210,8 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
 def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: Any, out: Any) -> Any:
     """Append the items in ``moved`` to the list ``out``; return its new number of pieces.
 
-    A piece is 16 items. ``found`` is the result of :func:`_move_up`.
+    A piece is 16 items. The items belong to the ``TAPS`` taps from ``tap_group * TAPS`` on.
+    ``found`` is the result of :func:`_move_up`.
     """
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, PASS), 1)
     for number, (piece, count) in enumerate(found):

@@ -112,7 +112,7 @@ def _dtype_refusal(dtype: str) -> str:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure, which differ in window size and number of tiles.
 
-    Each candidate has the largest blocks of channels that fit into memory with its windows. If rows
+    Each candidate has the largest blocks of channels for which memory suffices. If rows
     have few neighbors, the kernel that reads lists of items (``tpu_items.py``) is added.
     """
     windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
@@ -123,7 +123,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` that ``problem`` describes.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
     ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform.
@@ -175,7 +175,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute dgrad, which ``problem`` describes, and wgrad in one kernel: return ``(dx, dw)``."""
+    """Compute dgrad (``problem``) and wgrad in one kernel: return ``(dx [N, C_in], dw)``."""
     # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
     # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
     from voxax.kernels.implicit_gemm import tpu_kernel
@@ -205,11 +205,11 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Return parameters for :func:`gradients`, or None if separate products are better.
+    """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
-    A block has all channels of ``dy``. At most two kernel calls are allowed, because every call
-    gathers the rows again, and separate products need at least two calls. Windows and tiles are
-    those of ``chosen``, the parameters for dgrad, if such blocks fit.
+    ``chosen`` are the parameters of a separate dgrad. If memory suffices, windows and tiles have
+    the sizes in ``chosen``. A block has all channels of ``dy``. None means that more than
+    two kernel calls would be needed. That would not be faster, as every call gathers rows again.
     """
     found = fitting(
         hardware,
@@ -236,7 +236,10 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return ``TileConfig`` and visits (steps) of a call that needs ``needed`` bytes of VMEM."""
+    """Return the ``TileConfig`` and visits (steps) of a call that gathers rows of ``gathered``.
+
+    ``needed`` is the number of bytes of vector memory that the call needs.
+    """
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks = _blocks_of(parameters)
@@ -267,7 +270,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Cut a weight: entry ``[i][j]`` is for result block i and block j of gathered channels."""
+    """Cut ``w``: ``[i][j]`` is for block i of the result's and block j of gathered channels."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -301,9 +304,10 @@ class PlannedVisits:
     group: int
 
     def defined(self, y: jax.Array) -> jax.Array:
-        """Return ``y [channels, rows]`` with values in the rows that the kernel does not write.
+        """Return ``y [channels, rows]`` with the rows that the kernel does not write filled in.
 
-        These become zero in groups without neighbors, and NaN where ``fits`` is False.
+        They become zero in groups without neighbors. In groups where ``fits`` is False, they become
+        what :func:`unless_lost` returns.
         """
         # XLA fuses this into the next reader. Zeros before the kernel took 8 % of a layer's time.
 
@@ -327,7 +331,8 @@ def visits_of(
 ) -> PlannedVisits:
     """Plan the steps (visits) of a product, and divide them into stripes of nearly equal length.
 
-    A group of tiles has as many visits as it takes windows to cover the longest of its runs.
+    A run is the input rows from a tile's first to its last neighbor. A group of tiles has as many
+    visits as it takes windows to cover the longest of the group's runs.
 
     Args:
       problem: the product.
@@ -407,7 +412,10 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
-    """Return all blocks with this window; those that need the fewest kernel calls come first."""
+    """Return all blocks whose windows have ``window`` rows, those with the fewest calls first.
+
+    ``times`` is a factor on the usual numbers of tiles.
+    """
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1
     stripes = hardware.cores or 1
@@ -448,9 +456,10 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs, without operand rows that stay there.
+    """Return the bytes of vector memory that a call needs, except for resident rows.
 
-    ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
+    If ``blocks.resident`` is 1, all rows of the gathered operand are resident. ``both`` is whether
+    the call computes dgrad and wgrad, see :func:`gradients`.
     """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),

@@ -1,4 +1,4 @@
-"""implicit_gemm on TPUs for maps with few neighbors: when to use it, and the kernel call.
+"""implicit_gemm on TPUs for maps with few neighbors: choice of this kernel, and its call.
 
 The kernel (``tpu_items_kernel.py``) moves up to 8 rows together, by lists of items (``items.py``).
 """
@@ -56,7 +56,7 @@ def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ..
 
 
 def is_preferred(problem: Problem) -> bool:
-    """Return whether the items kernel, if it is a candidate, comes before the window kernel."""
+    """Return whether the items kernel, if it is a candidate, is preferred to the window kernel."""
     density = problem.layer.density
     return density is not None and density <= _FEW and problem.in_channels > CHANNELS // 2
 

@@ -190,7 +190,7 @@ class _Lists:
             copy.wait()
 
     def row(self, numbers: Any, number: Any) -> Any:
-        """Return a reference to row ``number`` of a list, in ``numbers``, the list's buffers."""
+        """Return a reference to row ``number`` of the list whose two buffers are ``numbers``."""
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 
@@ -303,7 +303,7 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Gather the items of pass ``place``, multiply those of ``place - 1``, add ``place - 2``."""
+    """Gather rows of pass ``place``, multiply rows of ``place - 1``, add rows of ``place - 2``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))

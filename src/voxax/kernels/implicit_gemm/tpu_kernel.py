@@ -226,7 +226,7 @@ def call_of_rows(
 ) -> jax.Array:
     """Run a kernel that computes one column for each output row; return ``[channels, M]``.
 
-    Dense and depthwise kernels share it. The arguments are those of :func:`product`, and:
+    Dense and depthwise kernels use this function. Other arguments are those of :func:`product`.
 
     Args:
       multiply: ``multiply(picked, w_ref)`` returns what the selected rows of a visit add to the
@@ -262,7 +262,8 @@ def call_of_weights(
 ) -> jax.Array:
     """Run a kernel that sums over all visits of each stripe; return ``[stripes, *shape]``.
 
-    Dense and depthwise kernels share it. The arguments are those of :func:`weight_product`, and:
+    Dense and depthwise kernels use this function. Other arguments are those of
+    :func:`weight_product`.
 
     Args:
       add: ``add(picked, dy, out)`` adds the terms of a visit to ``out``. Its ``dy`` is
@@ -328,7 +329,7 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add ``y``, the products of a step, to the sums ``total`` of its group; copy to ``out``."""
+    """Add ``y``, the products of a step, to ``total``, the group's sums; copy them to ``out``."""
     # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
@@ -363,7 +364,7 @@ def _whole(w: jax.Array) -> tuple[jax.Array, pl.BlockSpec]:
 
 
 def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) -> _Result:
-    """Describe the result of :func:`call_of_rows`: a column for each row, with padding."""
+    """Describe the result of :func:`call_of_rows`: ``[channels, M]``, padded to whole groups."""
     rows, stripes = table.shape[1], visits.bounds.shape[0] - 1
     if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
         rows += -rows % config.rows
@@ -397,7 +398,8 @@ class Step:
 
     Attributes:
       number: number of the step in its stripe.
-      begins, ends: whether this is the first step of the stripe, or its last one with ``live``.
+      begins: whether this is the first step of the stripe.
+      ends: whether this is the last step of the stripe that does anything.
       live: whether the step does anything. A stripe may have fewer visits than another, or none.
       group: the group whose rows are selected.
       before: the group whose rows are multiplied.
@@ -492,9 +494,11 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """Return the first row of the window at ``start``, and the column of this row in the input.
+    """Return ``(row, column)``: the first row of the window at ``start``, and this row's column.
 
-    The column is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores rows twice.
+    The column is the place of the row in an array from ``windows.in_windows``. It is a multiple of
+    ``WINDOW_TILE``, since such an array has every row twice. A window at the end of the ``rows``
+    input rows begins earlier than ``start``, so that it has all of its rows.
     """
     begin = jnp.minimum(start, rows - config.window)
     # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.
@@ -582,8 +586,8 @@ def _call(
         previous step selected.
       table: ``int32[K, M]``, input row or -1.
       x: the input from ``windows.in_windows``.
-      others: other operands with their ``BlockSpec``. If it is None, a step reads the block of
-        ``config.rows`` columns of the group that the previous step selected.
+      others: other operands with their ``BlockSpec``. If a ``BlockSpec`` is None, a step reads the
+        ``config.rows`` columns of the group whose rows the previous step selected.
       results: descriptions of the results.
       scratch: scratch arrays. If a result is summed, the first must be ``int32[1, config.rows]``.
         It receives the largest neighbor of each row of the previous step, or -1.

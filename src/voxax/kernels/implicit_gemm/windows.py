@@ -61,7 +61,7 @@ Columns = tuple[tuple[int, ...], ...]
 
 
 class Steps(Protocol):
-    """The attributes that ``implicit_gemm.tpu.Blocks`` and ``depthwise.tpu.Blocks`` share."""
+    """Block sizes: the attributes that both ``implicit_gemm.tpu`` and ``depthwise.tpu`` use."""
 
     @property
     def window(self) -> int: ...
@@ -157,7 +157,8 @@ def tiles_of_visits(
     """List the visits (steps) of all tiles: each covers the next ``window`` rows of a tile's runs.
 
     Args:
-      lengths: ``int32[tiles, windows]``, number of rows of each run of a tile.
+      lengths: ``int32[tiles, windows]``, number of rows of each run of a tile. A run is consecutive
+        input rows that contain the neighbors.
       window: number of rows of each run that one visit covers.
       most: length of the list, see :func:`most_visits`.
 
@@ -358,9 +359,9 @@ def places_of(rows: int, window: int) -> int:
 
 
 def with_rows(working: int, resident: int) -> int:
-    """Return the bytes of vector memory of a call from those of working memory and input rows.
+    """Return the bytes of vector memory of a call: ``working`` plus ``resident`` for input rows.
 
-    If input rows stay there (``resident > 0``), a third is added for XLA's own arrays.
+    If input rows are there (``resident > 0``), a third is added for XLA's own arrays.
     """
     return (working + resident) * 4 // 3 if resident else working
 
@@ -371,7 +372,7 @@ def allowed(counted: int) -> int:
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``: pairs of a word."""
+    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``: two to a 32-bit word."""
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 

@@ -40,7 +40,7 @@ _SPLITS = (2, 4, 8)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the tile sizes to measure, nearest to 1024 rows first; for wgrad also stripes.
+    """Return the tile sizes (for wgrad also stripes) to measure, nearest to 1024 rows first.
 
     CPUs have one candidate, the largest tile. In the mean of 21 workloads of benchmarks/tuning.py,
     tiles of 4096, 1024 and 256 rows took 2.6, 3.2 and 3.9 times as long as the best candidate
@@ -64,7 +64,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles of ``*_block_size`` rows."""
+    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles.
+
+    The parameter whose name ends in ``_block_size`` is the number of rows of a tile.
+    """
     values = {name: int(value) for name, value in parameters}
     if problem.product == "wgrad":
         size, splits = values["gemm_block_size"], values["split_k_factor"]
@@ -130,9 +133,9 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return all K taps, those that any row has first, and how many taps any row has.
+    """Return the K tap numbers, present taps first, and the number of present taps.
 
-    ``found`` is ``bool[T, K]``, whether a row has a tap.
+    ``found`` is ``bool[T, K]``, whether a row has a tap. A tap is present if any row has it.
     """
     some = jnp.any(found, axis=0)
     return jnp.argsort(~some, stable=True).astype(jnp.int32), jnp.sum(some, dtype=jnp.int32)
