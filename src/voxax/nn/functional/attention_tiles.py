@@ -26,7 +26,9 @@ TILE = 1 << 20
 
 
 class Side(NamedTuple):
-    """Queries or keys, in P patches of L slots; one head of one patch has no axes P and H.
+    """Queries or keys, in P patches of L slots.
+
+    Functions on one head of one patch get a Side whose arrays lack the axes P and H.
 
     Attributes:
       vectors: ``[P, L, H, d]``.
@@ -202,7 +204,7 @@ def _sees(query: Side, key: Side) -> jax.Array:
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """Return each query's largest ``seen`` logit, ``[Lq, 1]``; a very low number if it has none."""
+    """Return each query's largest logit where ``seen``, ``[Lq, 1]``; a very low number if none is."""
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
@@ -223,7 +225,7 @@ def _sums(
 
 
 def _normalized(sums: jax.Array) -> jax.Array:
-    """Divide ``sums [Lq, d + 1]`` by the last column, ``[Lq, d]``; zero where that is zero."""
+    """Divide the first d columns of ``sums [Lq, d + 1]`` by the last; rows with a last 0 are 0."""
     weighted, total = sums[:, :-1], sums[:, -1:]
     some = total > 0
     return jnp.where(some, weighted / jnp.where(some, total, 1), 0)

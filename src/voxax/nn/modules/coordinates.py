@@ -23,7 +23,7 @@ class _SetOperation(CheckedModule):
     """Base of operations on two sets of voxels.
 
     Args:
-      reduction: how two features at the same site are merged, such as ``"sum"``.
+      reduction: how features at the same coordinates are merged, such as ``"sum"``.
       capacity: static number of rows of the result; None as in :func:`voxax.union` or
         :func:`voxax.intersection`.
     """

@@ -186,7 +186,8 @@ class SparseDynamicConv(CheckedModule):
       num_weights: number of weights that the second head mixes; 1 adds no second head.
       use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
         in :class:`SpatiallySparseConv`.
-      algorithm: the allowed strategies, ``"grouped"`` and ``"masked"``, as in the function above.
+      algorithm: the allowed strategies, ``"grouped"`` and ``"masked"``, as in
+        ``sparse_dynamic_conv``.
     """
 
     NDIM: int | None = None
