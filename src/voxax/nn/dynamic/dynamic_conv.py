@@ -81,7 +81,7 @@ def dynamic_conv(
         sizes. Floats may lie between sizes, where the taps of the next size fade in (see
         :func:`voxax.geometry.nested_sizes.soft_mask`), and have gradients.
       dilation: static integers, one or one per axis; or an array ``[B, *outputs]`` or
-        ``[B, *outputs, D]``. Float arrays are interpolated and have gradients.
+        ``[B, *outputs, D]``. A float array has a gradient; ``x`` is then interpolated. None is 1.
       offsets: ``[B, *outputs, K, D]``, added to the position of each tap, with taps in
         lexicographic order. Floats are interpolated linearly and have gradients. Integers need no
         interpolation.
@@ -222,7 +222,10 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Convolve with float sizes (``tau`` of 1): interpolate between the whole sizes on both sides."""
+    """Convolve with float sizes, for ``tau`` of 1.
+
+    The result is interpolated between those of the next smaller and the next larger whole size.
+    """
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
     # Outside the range of sizes both results are equal, and the size has no gradient.

@@ -222,7 +222,7 @@ def continuous_conv(
 
     Args:
       points: input with C channels and D axes, 1 to 3.
-      weight: ``[*T, C, C_out]``, one size for each axis of the positions, in their order.
+      weight: ``[*T, C, C_out]``: T matrices along each axis of the positions.
       neighbors: neighbors of the queries among the points, from ``vx.radius_search`` with this
         radius. A neighbor beyond the radius reads the cube's surface (where ``poly6`` is zero).
       queries: points of the output; None takes ``points``.

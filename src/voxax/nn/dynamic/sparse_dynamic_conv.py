@@ -176,7 +176,7 @@ def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelSha
 def _dilation(
     dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
 ) -> tuple[Any, jax.Array | None]:
-    """Return ``(dilation, None)`` if it is static, and ``(tuple(dilations), dilation)`` for arrays."""
+    """Return ``(dilation, None)`` if static; for an array, ``(tuple(dilations), dilation)``."""
     if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
         if dilations is not None:
             raise InputError(
@@ -305,7 +305,7 @@ def _side_by_side(weights: jax.Array) -> jax.Array:
 
 
 def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
-    """Multiply ``features [rows, G * M * C]`` by ``mixture [rows, M]``, and sum: ``[rows, G * C]``."""
+    """Sum ``features [rows, G * M * C]`` times ``mixture [rows, M]`` over M: ``[rows, G * C]``."""
     rows, number = mixture.shape
     wide = accumulator(features.dtype)
     channels = features.shape[1] // (groups * number)

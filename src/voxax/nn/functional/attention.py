@@ -474,7 +474,7 @@ def _across(
 
 
 def _block_size(capacity: int) -> int:
-    """Return the rows per block: the smallest power of two >= ``capacity``, limited to 2 to 1024."""
+    """Return the rows per block: the smallest power of two >= ``capacity``, from 2 to 1024."""
     most = max(8, min(1024, math.isqrt(TILE)))
     return min(1 << (most.bit_length() - 1), 1 << max(capacity - 1, 1).bit_length())
 

@@ -204,7 +204,7 @@ def _sees(query: Side, key: Side) -> jax.Array:
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """Return each query's largest logit where ``seen``, ``[Lq, 1]``; a very low number if none is."""
+    """Return the largest logit of each query's ``seen`` keys, ``[Lq, 1]``; very low without any."""
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 

@@ -253,7 +253,7 @@ _find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps, eager
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    """Return the mean of the features in each window, ``[out_capacity, C]``; zero in empty windows."""
+    """Return the mean of the features in each window, ``[out_capacity, C]``; 0 for empty windows."""
     check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
     wide = wide_fraction(dtype)

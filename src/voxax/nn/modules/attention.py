@@ -461,7 +461,7 @@ class MLP(CheckedModule):
         return voxels.map(parts)
 
     def _row_by_row(self) -> bool:
-        """Return whether parts of the rows may run: no layer is modified, and there is no dropout."""
+        """Return whether rows may run in parts: no layer is modified, and there is no dropout."""
         layers = self.first, self.second, self.act, self.dropout
         if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
             return False

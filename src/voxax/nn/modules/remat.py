@@ -21,8 +21,8 @@ class Remat(CheckedModule):
 
     Values, gradients and state (running averages, random streams) are the same as without the
     wrapper. Only the features and parameters that enter the block are kept for the backward pass.
-    Geometries and kernel maps stay outside: existing maps are used, and a map that the block
-    requests is built once, kept, and available to later layers.
+    Coordinates and kernel maps are not computed again: existing maps are used, and a map that the
+    block requests is built once, kept, and available to later layers.
 
     Args:
       block: the module to wrap, called with the wrapper's arguments. A call may change the values
