@@ -79,7 +79,7 @@ class Source:
     refusal: str = ""
 
     def places(self, model: nnx.Module) -> dict[str, tuple[Any, Setting]]:
-        """Return, by path in ``model``, each attribute in ``settings`` as ``(module, setting)``."""
+        """Return, by path, ``(module, setting)`` for each attribute in ``settings`` of a module."""
         found = {}
         for path, module in nnx.iter_modules(model):
             name = ".".join(map(str, path))

@@ -291,7 +291,10 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return the one of ``peer`` and ``peer.others()`` with most weights of the right shape."""
+    """Return the version of the peer whose names and shapes most weights in ``state_dict`` have.
+
+    The versions are ``peer`` and ``peer.others()``.
+    """
     layers = find_layers(model)
     wanted = peer_names(layers, names)
     given = {name: np.shape(value) for name, value in state_dict.items()}

@@ -98,7 +98,7 @@ def request_map(
 
 @functools.lru_cache(maxsize=256)
 def warn_if_inputs_unused(spec: KernelSpec) -> None:
-    """Warn, once per ``spec``, if the kernel is smaller than the stride, so it skips some inputs."""
+    """Warn, once per ``spec``, if the kernel is smaller than the stride and skips some inputs."""
     extents = [
         (max(axis) - min(axis)) * d + 1
         for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)

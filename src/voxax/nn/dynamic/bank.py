@@ -294,7 +294,7 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Replace ``total`` at each position with ``here`` True by the value of its cell in ``y``."""
+    """Return ``total``, replaced where ``here`` is True by ``y`` of the position's cell."""
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
     return jnp.where(here[..., None], y, total)

@@ -165,7 +165,10 @@ def sparse_dynamic_conv(
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """Return ``shape``, or its centered offsets if ``stride == kernel_size > 1`` on some axis."""
+    """Return the kernel shape ``shape``, or its offsets if a kernel of it would not be centered.
+
+    It would not be centered where ``stride == kernel_size > 1`` on some axis.
+    """
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
         return shape

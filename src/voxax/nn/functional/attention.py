@@ -547,7 +547,7 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
 
 
 def _returned(cut: Patches, out: jax.Array) -> jax.Array:
-    """Return ``out [P, L, H, d]`` of patches in the order of voxels, ``[capacity, H * d]``."""
+    """Move ``out [P, L, H, d]`` from the slots of patches to voxel rows, ``[capacity, H * d]``."""
     return gather_rows(out.reshape(out.shape[0] * out.shape[1], -1), cut.place)
 
 

@@ -332,7 +332,8 @@ def _scene_norm_portable(
 ) -> tuple[jax.Array, ...]:
     """Return features normalized by scene and group of channels, and two statistics ``[B, C]``.
 
-    These are, for each scene and channel, mean and ``1 / sqrt(variance + epsilon)`` of its group.
+    The statistics of a scene and a channel are mean and ``1 / sqrt(variance + epsilon)`` of the
+    group of channels in this scene.
     """
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]

@@ -156,7 +156,8 @@ class SerializedAttention(_Heads):
       num_heads: number of attention heads.
       patch_size: number of rows (voxels) of a patch.
       order: name of the curve; an order that is given in the call replaces it.
-      fill, algorithm: how to fill incomplete patches and compute attention, as in the function.
+      fill: which rows fill the free slots of a scene's last patch, as in the function.
+      algorithm: how attention is computed, as in the function.
       qkv_bias: whether to add a bias to queries, keys and values.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
       relative_reach: largest offset in cells, along each axis, for which the module learns logits
@@ -312,7 +313,8 @@ class CrossAttention(CheckedModule):
       num_heads: number of attention heads.
       key_channels: number of channels of the rows to attend to; None is ``channels``.
       qkv_bias: whether to add a bias to queries, keys and values.
-      scale, algorithm: factor on the logits, and how attention is computed, as in the function.
+      scale: factor on the products of queries and keys, as in the function.
+      algorithm: how attention is computed, as in the function.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
     """
