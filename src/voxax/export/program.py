@@ -378,7 +378,7 @@ _NUMBERS = {
 
 
 def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
-    """Check types and limits in a description; return it, or raise FileFormatError."""
+    """Check types and limits in a file's description; return it, or raise FileFormatError."""
     if not isinstance(about, dict):
         raise FileFormatError(f"{path}: its description is no object")
     if about.get("format") != FORMAT:

@@ -31,7 +31,7 @@ _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
 def as_numpy(name: str, value: Any) -> np.ndarray:
     """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
 
-    The array shares the memory of a tensor in host memory.
+    A tensor in host memory shares its memory with the array.
 
     Raises:
       InputError: ``name`` is not a string, or ``value`` has no numbers or is no plain tensor.
@@ -248,7 +248,7 @@ def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> di
 
 
 def _stored(path: Path, name: str, tensor: Any) -> np.ndarray:
-    """Return ``tensor`` as an array that shares its memory; raise if the file has fewer bytes."""
+    """Return ``tensor`` as an array; raise FileFormatError if it has more bytes than the file."""
     try:
         array = as_numpy(name, tensor)
     except InputError as error:

@@ -52,7 +52,7 @@ class LayerWeights:
     Attributes:
       path: path of attributes in the model, such as ``down_blocks.0.1.first.conv``.
       kind: kind of the layer; dense kinds are flax's convolutions on grids.
-      arrays: the variables that the layer has, by role.
+      arrays: the variables that the layer has, by role, such as ``weight``.
       spec: the kernel spec of a convolution; None for other layers.
       is_cross: whether the layer is a convolution with ``kernel_shape="cross"``.
       groups: groups of a convolution; 1 for other layers.
@@ -195,7 +195,7 @@ class Peer:
       axes: the peer's spatial axis for each axis of the model; None is the same order,
         ``"reversed"`` the opposite order for layers of any number of axes.
       pointwise: regular expression of the paths of linear layers that are written as convolutions
-        of kernel size 1; None matches no layer. Reading accepts both kinds of tensor in any case.
+        of kernel size 1; None matches no layer. Reading accepts tensors of either form in any case.
     """
 
     axes: Axes = None
@@ -329,7 +329,10 @@ class Peer:
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """Return the form of an array of shape ``own`` that the peer stores in shape ``shape``."""
+    """Return the form of an array of shape ``own`` that the peer stores in shape ``shape``.
+
+    ``member`` is the last part of the name of the peer's tensor.
+    """
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 

@@ -19,7 +19,7 @@ class _Dtype:
 
 
 class PickledArray:
-    """Replacement of ``numpy.ndarray`` in a pickle; ``values`` is the array, if it has numbers."""
+    """Replacement of ``numpy.ndarray`` in a pickle; ``values`` is None if it has no numbers."""
 
     values: np.ndarray | None = None
 

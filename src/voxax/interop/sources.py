@@ -79,7 +79,7 @@ class Source:
     refusal: str = ""
 
     def places(self, model: nnx.Module) -> dict[str, tuple[Any, Setting]]:
-        """Return ``(module, setting)`` by path of the attribute, for all modules that have it."""
+        """Return, by path, ``(module, setting)`` for each attribute in ``settings`` of a module."""
         found = {}
         for path, module in nnx.iter_modules(model):
             name = ".".join(map(str, path))
@@ -99,12 +99,12 @@ class Released(Protocol):
     """Interface of networks for which other codebases have weights."""
 
     def sources(self) -> Mapping[str, Source]:
-        """Return the Source by codebase name; :func:`weights_of` writes the first by default."""
+        """Return a Source for each codebase name; :func:`weights_of` takes the first by default."""
         ...
 
 
 def renaming(*rules: tuple[str, str | Callable[[re.Match[str]], str]]) -> Callable[[str], str]:
-    """Return a function that applies ``re.sub(pattern, replacement, name)`` rule by rule."""
+    """Return a function that applies ``re.sub`` to a name with each ``(pattern, replacement)``."""
 
     def rename(path: str) -> str:
         for pattern, replacement in rules:
@@ -133,7 +133,9 @@ def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
 def torch_pointcloud_sources(
     peer: Peer, rename: Callable[[str], str], norms: str = ""
 ) -> dict[str, Source]:
-    """Return two :class:`Source` of torch-pointcloud: with PyTorch's batch norms, and as released.
+    """Return two :class:`Source` of torch-pointcloud by name, with different batch norm settings.
+
+    One has the epsilon and momentum of PyTorch, the other those of the released weights.
 
     Args:
       peer, rename: as in :class:`Source`.
@@ -167,7 +169,7 @@ def load_weights(
     Raises:
       InputError: the file is of another network or has other sizes (the message lists tensors that
         are missing, unexpected or of another shape); the model has no published weights; or
-        ``source`` is unknown.
+        ``source`` is unknown or has a ``refusal``.
       FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`read_checkpoint`.
     """
     found = _found(model, path, source, key)
@@ -205,9 +207,9 @@ def load_weights_part(
 class _Found:
     """The state dict of a file, and the codebase whose names and layouts it has.
 
-    ``form`` is the :class:`Source` of the codebase, ``named`` the state dict without unused
-    tensors, ``prefix`` the start of all names, and ``doubt`` the reason why it may be another
-    codebase, or "".
+    ``source`` is the codebase's name, ``form`` its :class:`Source`, ``named`` the state dict
+    without unused tensors, and ``prefix`` the prefix that the file adds to all names. ``doubt``
+    is the reason why another codebase may have written the file, or "".
     """
 
     source: str
@@ -261,7 +263,7 @@ def _found(model: nnx.Module, path: Location, source: str | None, key: str | Non
 
 
 def _doubt(model: nnx.Module, chosen: str, equal: Mapping[str, Source]) -> str:
-    """Return, as text, how codebases with the same names differ from the chosen one; or ``""``."""
+    """Return, as text, how a codebase in ``equal`` differs from the chosen one, or ``""``."""
     own = equal[chosen].places(model)
     for name, form in equal.items():
         if form.refusal:

@@ -176,7 +176,7 @@ class Spconv(peer.Peer):
         return peer.Form("weight", self._shape(size, c_in, c_out), read, write)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
-        """Return the axes of the peer's tensor, in the order (taps..., in, out)."""
+        """Return the axes of spconv's weight that hold the taps, the inputs and the outputs."""
         return {
             "KRSC": (*range(1, ndim + 1), ndim + 1, 0),
             "RSKC": (*range(ndim), ndim + 1, ndim),
@@ -189,7 +189,10 @@ class Spconv(peer.Peer):
 
 
 def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
-    """Raise :class:`InputError` if no spconv layer has these offsets; state dicts lack them."""
+    """Raise :class:`InputError` if no spconv layer has the offsets of ``spec``.
+
+    State dicts contain no offsets, so the names and shapes of tensors could not show this.
+    """
     # The axes are in the model's order, because the message proposes arguments of the layer.
     offsets = np.asarray(spec.offsets)
     steps = peer.grid_steps(offsets)

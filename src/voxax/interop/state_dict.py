@@ -44,7 +44,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
 def peer_names(
     layers: list[LayerWeights], names: Mapping[str, str] | Callable[[str], str] | None
 ) -> list[str]:
-    """Return the peer's name of each layer.
+    """Return the peer's name of each layer; ``names`` as in :func:`from_spconv`.
 
     Raises:
       InputError: an entry of ``names`` is the path of no layer and of no module with layers, or two
@@ -72,7 +72,9 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """Return the key in ``groups`` of each layer's tensors, their common prefix.
+    """Return, for each layer, the key of its tensors in ``groups``: the prefix of their names.
+
+    ``groups`` is from :func:`groups_of`, and ``names`` as in :func:`from_spconv`.
 
     Raises:
       InputError: as in :func:`peer_names`; or a layer has no group, or a group has no layer.
@@ -200,7 +202,10 @@ def _read(
     state_dict: Mapping[str, Any],
     peer: Peer,
 ) -> list[tuple[nnx.Variable, jax.Array]]:
-    """Return the variables of a layer, each with its array from the state dict."""
+    """Return the variables of a layer, each with its array from the state dict.
+
+    ``chosen`` has the form of each array, and ``members`` is as in :func:`_choose`.
+    """
     arrays = []
     for role, form in chosen.items():
         name = members[form.member]
@@ -286,7 +291,10 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return ``peer``, or one of ``peer.others()`` if more tensors have its names and shapes."""
+    """Return the version of the peer whose names and shapes most weights in ``state_dict`` have.
+
+    The versions are ``peer`` and ``peer.others()``.
+    """
     layers = find_layers(model)
     wanted = peer_names(layers, names)
     given = {name: np.shape(value) for name, value in state_dict.items()}

@@ -1,4 +1,4 @@
-"""Check the arguments of layers, and turn their output features into Voxels."""
+"""Check the arguments of sparse layers, and build Voxels from the features that they compute."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def request_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Build the kernel map that a layer's arguments describe, or check and return ``kernel_map``.
+    """Return ``kernel_map`` after a check, or the map that the layer's other arguments describe.
 
     A kernel map lists the pairs of input and output voxels of each tap (kernel offset). The
     arguments are those of :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
-      InputError: ``kernel_map`` is given together with arguments that it already fixes, or it was
-        built for another number of input rows than ``voxels`` have.
+      InputError: ``kernel_map`` is given together with an argument that describes a map, such as
+        ``stride``, or was built for another number of input rows than ``voxels`` have.
       GeometryMismatchError: ``kernel_map`` is for other voxels; checked only in eager calls.
     """
     if kernel_map is not None:
@@ -98,7 +98,7 @@ def request_map(
 
 @functools.lru_cache(maxsize=256)
 def warn_if_inputs_unused(spec: KernelSpec) -> None:
-    """Warn, once per spec, if the stride exceeds the kernel, so that some inputs are not read."""
+    """Warn, once per ``spec``, if the kernel is smaller than the stride and skips some inputs."""
     extents = [
         (max(axis) - min(axis)) * d + 1
         for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)
@@ -112,10 +112,10 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
 
 
 def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
-    """Raise :class:`InputError` unless the weight has the shape that the other arguments ask for.
+    """Raise :class:`InputError` unless ``weight`` has the right shape for the other arguments.
 
-    It is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups, for the K taps of
-    ``kernel_map`` and ``C_in = channels``.
+    The shape is ``[K, C_in, C_out]``, or with G ``groups`` ``[K, G, C_in/G, C_out/G]``. K is the
+    number of taps of ``kernel_map``, ``C_in`` is ``channels``, and any ``C_out`` is right.
     """
     taps = kernel_map.num_offsets
     if not hasattr(weight, "ndim"):
@@ -169,7 +169,10 @@ def static(value: Any) -> Any:
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return the number of axes: ``ndim`` or ``module.NDIM`` if given (they must agree), or 3."""
+    """Return the number of spatial axes of a module: ``ndim``, else ``module.NDIM``, else 3.
+
+    Raise :class:`InputError` if the first two are given and differ.
+    """
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
             f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
@@ -189,7 +192,7 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 def check_keeps_voxels(
     module: Any, stride: int | Sequence[int], transposed: bool, generative: bool
 ) -> None:
-    """Raise :class:`InputError` unless stride is 1, without ``transposed`` and ``generative``."""
+    """Raise :class:`InputError` if stride is not 1, or ``transposed`` or ``generative`` is True."""
     given = {"transposed": transposed, "generative": generative}
     clash = [name for name, is_given in given.items() if is_given]
     if np.any(np.asarray(stride) != 1):
@@ -232,7 +235,7 @@ def refuse_points(layer: Any, voxels: Any) -> None:
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
-    """Raise :class:`InputError` unless ``voxels`` for ``module`` have ``expected`` channels."""
+    """Raise :class:`InputError` unless ``voxels``, a module's input, have ``expected`` channels."""
     refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
@@ -244,7 +247,10 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return fwd, dgrad, wgrad requests by name; ``bwd_algo`` replaces a None of dgrad, wgrad."""
+    """Return a dict of the requests ``fwd_algo``, ``dgrad_algo`` and ``wgrad_algo``.
+
+    Where one of the last two is None, ``bwd_algo`` takes its place.
+    """
     return {
         "fwd_algo": fwd_algo,
         "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
@@ -282,7 +288,11 @@ def output_voxels(
     out_voxels: Voxels | None = None,
     bias: jax.Array | None = None,
 ) -> Voxels:
-    """Return ``voxels`` at the map's outputs, with ``features [out_capacity, C] + bias [C]``."""
+    """Return Voxels with ``features [out_capacity, C]``, plus ``bias [C]``, at the map's outputs.
+
+    ``voxels`` are the inputs of ``kernel_map``. If ``out_voxels`` are given, they are its outputs,
+    and the result has their coordinates.
+    """
     target = None if out_voxels is None else out_voxels.geometry
     geometry = result_geometry(kernel_map, voxels.geometry, target)
     out = dataclasses.replace(voxels, geometry=geometry, features=features)
@@ -297,7 +307,8 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     a sum over all positions, is accumulated in this dtype too.
 
     Raises:
-      InputError: the bias has another shape or is a bool, or floats are mixed with integers.
+      InputError: ``bias`` has another shape or is a bool, or just one of ``y`` and ``bias`` is
+        integer.
     """
     if bias is None:
         return y

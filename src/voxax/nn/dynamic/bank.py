@@ -39,8 +39,9 @@ def bank_conv(
 ) -> jax.Array:
     """Convolve each position with its kernel size rounded to the nearest size in ``bank``.
 
-    ``dynamic_conv(..., algorithm="bank")`` calls this function. Its result is approximate, see
-    :func:`voxax.nn.functional.bank_error`, unless all sizes are in the bank.
+    ``dynamic_conv(..., algorithm="bank")`` calls this function. The nearest size is that with the
+    nearest number of taps. The result is approximate, see :func:`voxax.nn.functional.bank_error`,
+    unless all sizes are in the bank.
 
     Args:
       x: ``[B, *spatial, C]``.
@@ -48,13 +49,13 @@ def bank_conv(
       sizes: ``int32[B, *outputs]``, size of the kernel at each position.
       spec: offsets of the taps, stride and dilation.
       bank: the sizes, or their number. For a number, the sizes are chosen at run time from the
-        histogram of ``sizes``: the bank that adds and removes the fewest taps, compared with
-        ``sizes`` at all positions, without more taps in total.
-      coarse_from: smallest size that is computed on a grid of half the resolution (a hierarchical
-        bank), or None for no such size. A cell of this grid covers two positions along each axis
-        and holds the mean of ``x`` over them. All positions of a cell get the same result: the mean
-        of the kernels centered at these positions, applied to the cells. With D axes this takes
-        about ``4**-D`` of the arithmetic. It is exact where features are constant.
+        histogram of ``sizes``: those for which rounding adds and removes the fewest taps, summed
+        over all positions, among those for which it does not increase the total number of taps.
+      coarse_from: sizes from this one on are computed on a grid of half the resolution (a
+        hierarchical bank); None computes no size there. A cell of this grid covers two positions
+        along each axis and holds the mean of ``x`` over them. All positions of a cell get the same
+        result: the mean of the kernels centered at these positions, applied to the cells. With D
+        axes this takes about ``4**-D`` of the arithmetic. It is exact where ``x`` is constant.
       uniform: what is known about ``sizes``, see
         :func:`voxax.products.convolution.convolve_sized`.
       precision: as in :func:`voxax.nn.functional.dynamic_conv`.
@@ -123,8 +124,8 @@ def _of_bank(
 
     On GPUs this is one convolution per size of the bank. CPUs and TPUs use the algorithms for
     arbitrary sizes: with 3 sizes, 3 convolutions took 3 times as long as ``grouped`` on 2 cores of
-    an AMD EPYC (128x128 positions, 64 channels), and by its schedule 2 times as long as ``tiled``
-    on a TPU.
+    an AMD EPYC (128x128 positions, 64 channels), and 2 times as long as ``tiled`` on a TPU, by the
+    compiler's schedule.
     """
     if target_platform() in ("cpu", "tpu"):
         return convolve_sized(x, w, sizes, spec, uniform=uniform, precision=precision)
@@ -170,7 +171,7 @@ def by_convolutions(
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the candidate banks: all choices of ``bank`` sizes, or only ``bank`` if it is a tuple.
+    """Return the banks to choose from: all sets of ``bank`` sizes, or ``bank`` if it is a tuple.
 
     Raises:
       InputError: the bank is empty, or has a size that the weight lacks.
@@ -191,7 +192,7 @@ def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ..
 def rounded(
     sizes: jax.Array, spec: KernelSpec, bank: int | tuple[int, ...]
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the bank's sizes, ascending, and ``sizes`` rounded to them; see :func:`bank_conv`."""
+    """Return the bank's sizes, ascending, and ``sizes`` rounded as in :func:`bank_conv`."""
     counts, every = np.asarray(taps_by_size(spec)), _banks(spec, bank)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
     # The nearest size is that with the nearest number of taps; the smaller if two are equally near.
@@ -260,10 +261,10 @@ def _on_cells(
       precision: as in :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
-      Five arrays: where ``far`` is ``size``, ``bool[B, *spatial]``; the mean of ``x`` in each cell,
-      ``[B, *cells, C]``; the kernel, ``[side**D, C, C_out]``; the kernel size in cells,
-      ``int32[]``, 0 if no cell needs it; and the same for each cell, ``int32[B, *cells]``, 0 if no
-      position in the cell has ``size``.
+      Five arrays: ``bool[B, *spatial]``, whether ``far`` equals ``size``; ``[B, *cells, C]``, the
+      mean of ``x`` in each cell; ``[side**D, C, C_out]``, the kernel on cells; ``int32[]``, the
+      side in cells that ``size`` needs, or 0 if no position has ``size``; ``int32[B, *cells]``,
+      this side in cells that contain a position of ``size``, and 0 in other cells.
     """
     largest, wide = len(taps_by_size(spec)) - 1, accumulator(w.dtype)
     # Taps beyond the size are not read.
@@ -293,14 +294,14 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Return ``y`` of the position's cell where ``here`` is True, and ``total`` elsewhere."""
+    """Return ``total``, replaced where ``here`` is True by ``y`` of the position's cell."""
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
     return jnp.where(here[..., None], y, total)
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return ``int[L + 1]``: for each kernel size, the side in coarse cells that covers it."""
+    """Return ``int[L + 1]``: the side, in coarse cells, covering a kernel of each size 0 to L."""
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
     high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]
@@ -309,11 +310,12 @@ def _cell_sides(spec: KernelSpec) -> np.ndarray:
 
 
 def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
-    """Return ``[L + 1, side, L]``: by kernel size, the share of tap l that falls into cell j.
+    """Return ``[L + 1, side, L]``: for each kernel size, the share of tap l that is in cell j.
 
-    L is ``largest``; a cell covers two positions along an axis. Seen from the left position of a
-    cell, the tap with offset o lies in cell ``floor(o / 2)``; from the right one, in
-    ``floor((o + 1) / 2)``. Each of the two cells gets one half of the tap.
+    The axes are the kernel size, j and l, and L is ``largest``. A cell covers two positions along
+    an axis. Seen from the left position of a cell, the tap at offset o (times ``dilation``) lies
+    ``floor(o / 2)`` cells away; from the right position, ``floor((o + 1) / 2)`` cells. One half of
+    the tap goes to each of these two cells.
     """
     shares = np.zeros((largest + 1, side, largest))
     for size in range(1, largest + 1):

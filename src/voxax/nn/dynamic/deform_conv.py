@@ -155,7 +155,10 @@ def deform_conv(
 
 
 def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
-    """Return the kernel size per axis, of ``weight`` or ``kernel_size``; raise if they differ."""
+    """Return the kernel size per axis, from ``weight``, or from ``kernel_size`` without a weight.
+
+    Raise ``InputError`` if both are given and differ, or if a shape does not match.
+    """
     ndim, channels = x.ndim - 2, x.shape[-1]
     if weight is None:
         if kernel_size is None or groups != 1:
@@ -230,7 +233,7 @@ def local_conv(
       kernels: ``[B, *outputs, K, G]`` for G groups of C / G consecutive channels each, or
         ``[B, *outputs, K]`` for one group. The K taps are in lexicographic order; ``outputs`` is
         ``ceil(spatial / stride)``.
-      kernel_size: an integer or one per axis; size s covers ``-((s - 1) // 2)`` to ``s // 2``.
+      kernel_size: an integer or one per axis; size s has offsets ``-((s - 1) // 2)`` to ``s // 2``.
       stride, dilation: static, an integer or one per axis.
 
     Returns:

@@ -81,7 +81,7 @@ def dynamic_conv(
         sizes. Floats may lie between sizes, where the taps of the next size fade in (see
         :func:`voxax.geometry.nested_sizes.soft_mask`), and have gradients.
       dilation: static integers, one or one per axis; or an array ``[B, *outputs]`` or
-        ``[B, *outputs, D]``. Float arrays are interpolated and have gradients.
+        ``[B, *outputs, D]``. A float array has a gradient; ``x`` is then interpolated. None is 1.
       offsets: ``[B, *outputs, K, D]``, added to the position of each tap, with taps in
         lexicographic order. Floats are interpolated linearly and have gradients. Integers need no
         interpolation.
@@ -222,7 +222,10 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Convolve with float sizes: interpolate between the two nearest whole sizes (``tau`` of 1)."""
+    """Convolve with float sizes, for ``tau`` of 1.
+
+    The result is interpolated between those of the next smaller and the next larger whole size.
+    """
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
     # Outside the range of sizes both results are equal, and the size has no gradient.
@@ -243,7 +246,7 @@ def _own_kernels(
     algorithm: Request,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Convolve each scene or position with the kernel in ``weights`` whose size is nearest."""
+    """Convolve with the kernel in ``weights`` nearest to the ``size`` of each scene or position."""
     ndim, bank = grid_axes(x), sorted(weights)
     if not bank or size is None:
         raise InputError(
@@ -309,7 +312,11 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve by ``run`` with M weights, mixed by ``mixture`` for each scene or position."""
+    """Convolve by ``run`` with M weights, mixed by ``mixture`` for each scene or position.
+
+    ``whole`` is True if ``run`` must get all scenes in one call. ``taps`` is the kernel size per
+    axis, and ``outputs`` is ``(B, ...)`` with the extents of the output grid.
+    """
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
         raise InputError(
@@ -376,7 +383,10 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
 
 
 def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> jax.Array:
-    """Broadcast ``size`` to ``[B, *outputs]``, integers or floats; None is the largest in ``taps``.
+    """Broadcast ``size`` to the shape ``outputs``, as integers or floats; None takes all taps.
+
+    ``outputs`` is ``(B, ...)`` with the extents of the output grid. ``size`` has this shape, or
+    ``[B]``, or ``[]``. ``taps`` is the largest kernel size along each axis.
 
     Raises:
       InputError: ``size`` has another shape, or is neither integer nor float.

@@ -39,9 +39,9 @@ def focal_conv(
     """Convolve onto the input voxels and onto new voxels next to important input voxels.
 
     A voxel is important if its importance at the kernel's center tap exceeds the threshold. For
-    each tap k whose ``importance[row, k]`` exceeds it too, a voxel is added at
-    ``coords + offset[k] * dilation`` if there is none. With threshold 1 no voxel is added
-    (submanifold convolution); below 0 all neighbors are.
+    each tap k of an important voxel whose ``importance[row, k]`` exceeds the threshold too, a voxel
+    is added at ``coords[row] + offset[k] * dilation`` if there is none. A threshold of 1 adds no
+    voxel (submanifold convolution); a threshold below 0 adds all neighbors.
 
     Args:
       voxels: input with ``C_in`` channels.

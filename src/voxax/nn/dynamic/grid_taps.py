@@ -83,8 +83,9 @@ def sampled_conv(
 ) -> jax.Array:
     """Compute :func:`voxax.nn.functional.dynamic_conv` with taps between grid positions too.
 
-    This is the algorithm ``masked``, in ordinary JAX operations. ``dilation``, ``offsets`` and
-    ``mask`` are arrays per output position, or None.
+    This is the algorithm ``masked``, in ordinary JAX operations. ``weight`` is ``[K, C, C_out]``,
+    and ``sizes`` are ``[B, *outputs]``. ``dilation``, ``offsets`` and ``mask`` are None or arrays
+    with values for each output position.
 
     Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in
     the input stays NaN where the mask is zero.
@@ -135,7 +136,7 @@ def sampled_conv(
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """Return the wider of the dtypes that are floating, or ``a`` if neither is.
+    """Return the wider of the floating-point dtypes among ``a`` and ``b``; ``a`` if there is none.
 
     ``jnp.promote_types`` would raise under ``jax.numpy_dtype_promotion("strict")``.
     """
@@ -152,7 +153,7 @@ def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
 def fetch(
     source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
 ) -> jax.Array:
-    """Return a grid's values ``[B, *outputs, C]`` at the positions ``place``; zero outside it.
+    """Return a grid's values at the positions ``place``, ``[B, *outputs, C]``; zero off the grid.
 
     Args:
       source: the grid's values, ``[N + 1, C]``, where the last row is zero.
@@ -198,7 +199,10 @@ def _rows(
 
 
 def _checked(dilation, offsets, mask, outputs, taps, ndim):
-    """Check shapes, and return dilation ``[*outputs, 1 or D]``, offsets and mask; None stays None.
+    """Check the shapes of three arrays, each of which may be None, and return the arrays.
+
+    They are dilation ``[*outputs, 1 or D]``, offsets ``[*outputs, K, D]`` and mask
+    ``[*outputs, K]``. ``taps`` is K, ``ndim`` is D, and ``outputs`` starts with the batch size.
 
     Raises:
       InputError: another shape; the message names the expected shape.

@@ -61,7 +61,10 @@ def neighbor_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """Sum the features of neighbors with T sets of coefficients, and add the T sums times weights.
+    """Convolve points over the neighbors of each query, with T coefficients for each neighbor.
+
+    ``y[m] = sum over t of (sum over j of coefficients[m, j, t] x[j]) weight[t]``, where the j are
+    the neighbors of query m.
 
     Args:
       points: input with C channels.
@@ -145,7 +148,10 @@ def in_blocks(
 
 
 def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
-    """Return the neighborhoods of a block of queries, passed to ``run`` by :func:`in_blocks`."""
+    """Return the neighborhoods of a block of queries.
+
+    ``rows``, ``positions`` and ``extra`` are what :func:`in_blocks` passes to its ``run``.
+    """
     exists = rows >= 0
     wide = max(points.positions.dtype, positions.dtype, key=lambda dtype: dtype.itemsize)
     near = points.positions.at[jnp.maximum(rows, 0)].get(mode="clip").astype(wide)
@@ -155,7 +161,10 @@ def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra:
 
 
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
-    """Raise :class:`InputError` unless axes match, and ``neighbors`` have one row per query."""
+    """Raise :class:`InputError` if ``points`` and ``queries`` differ in number of axes.
+
+    Raise it too unless ``neighbors`` have one row for each row of ``queries``.
+    """
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:
@@ -213,7 +222,7 @@ def continuous_conv(
 
     Args:
       points: input with C channels and D axes, 1 to 3.
-      weight: ``[*T, C, C_out]``, one size for each axis of the positions, in their order.
+      weight: ``[*T, C, C_out]``: T matrices along each axis of the positions.
       neighbors: neighbors of the queries among the points, from ``vx.radius_search`` with this
         radius. A neighbor beyond the radius reads the cube's surface (where ``poly6`` is zero).
       queries: points of the output; None takes ``points``.
@@ -513,6 +522,9 @@ def kernel_point_penalty(
 
 
 def _nodes(kernel_points: jax.Array, offsets: jax.Array | None, dtype) -> jax.Array:
-    """Return kernel points plus ``offsets [m, K, D]``, or ``[1, K, D]`` if offsets are None."""
+    """Return the positions ``kernel_points [K, D]`` plus ``offsets [m, K, D]``, as ``[m, K, D]``.
+
+    If ``offsets`` is None, return the kernel points as ``[1, K, D]``.
+    """
     nodes = kernel_points.astype(dtype)[None]
     return nodes if offsets is None else nodes + offsets.astype(dtype)

@@ -107,7 +107,7 @@ def sparse_dynamic_conv(
 
     Source: sizes and gates of Chen et al., "Dynamic Convolution: Attention over Convolution
     Kernels", CVPR 2020 (mixtures) and Zhu et al., "Deformable ConvNets v2", CVPR 2019
-    (modulation), on the sets of Graham et al. 2018.
+    (modulation), with submanifold outputs as in Graham et al. 2018.
 
     Examples:
       >>> size = jnp.where(voxels.coords[:, 1] < 4, 1, 3)  # of the kernel at each voxel
@@ -165,7 +165,10 @@ def sparse_dynamic_conv(
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """Return ``shape``, or its centered offsets if ``stride == kernel_size > 1`` on some axis."""
+    """Return the kernel shape ``shape``, or its offsets if a kernel of it would not be centered.
+
+    It would not be centered where ``stride == kernel_size > 1`` on some axis.
+    """
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
         return shape
@@ -176,7 +179,7 @@ def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelSha
 def _dilation(
     dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
 ) -> tuple[Any, jax.Array | None]:
-    """Return ``(dilation, None)`` if static; for an array, ``(tuple of its values, the array)``."""
+    """Return ``(dilation, None)`` if static; for an array, ``(tuple(dilations), dilation)``."""
     if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
         if dilations is not None:
             raise InputError(
@@ -199,11 +202,12 @@ def _dilation(
 def _of_rows(
     value: Any, name: str, shape: tuple[int, ...], valid: jax.Array, scalar: bool = False
 ) -> Any:
-    """Return ``value`` as an array of ``shape``, 0 where not ``valid``; None stays None.
+    """Return ``value`` as an array of ``shape``, 0 in rows that are not ``valid``; None stays None.
+
+    ``scalar`` allows a single number, and integers. ``name`` is for the error message.
 
     Raises:
-      InputError: ``value`` has another shape, or not floats (with ``scalar``, one number and
-        integers are allowed too).
+      InputError: ``value`` has another shape, or integers without ``scalar``.
     """
     if value is None:
         return None
@@ -243,7 +247,7 @@ def _strategy(algorithm: Request, mask: Any) -> str:
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
-    """Raise :class:`InputError` if a factor is not None while features and weight are integers."""
+    """Raise :class:`InputError` if one of ``factors`` is given for integer features and weight."""
     given = [name for name, value in factors.items() if value is not None]
     if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(
@@ -255,7 +259,10 @@ def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]
 def _factors(
     kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
 ) -> tuple[KernelMap, jax.Array]:
-    """Return the map without taps outside hard sizes, and tap factors ``[out_capacity, K]``."""
+    """Return the map without taps outside hard sizes, and tap factors ``[out_capacity, K]``.
+
+    The factors are ``mask`` times the ramp of soft sizes (with ``tau``), in the dtype ``wide``.
+    """
     factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
     if size is not None and tau is not None:
         factors = soft_mask(size, kernel_map.spec.offsets, tau).astype(wide) * factors
@@ -295,13 +302,13 @@ def _shells(
 
 
 def _side_by_side(weights: jax.Array) -> jax.Array:
-    """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one convolution has all M."""
+    """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one convolution uses all M."""
     moved = jnp.moveaxis(weights, 0, -2)
     return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
 
 
 def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
-    """Sum over M ``features [rows, G * M * C]`` times ``mixture [rows, M]``: ``[rows, G * C]``."""
+    """Sum ``features [rows, G * M * C]`` times ``mixture [rows, M]`` over M: ``[rows, G * C]``."""
     rows, number = mixture.shape
     wide = accumulator(features.dtype)
     channels = features.shape[1] // (groups * number)

@@ -315,7 +315,7 @@ def cross_attention(
       algorithm: ``"tiles"``, ``"splash"`` or None, as in :func:`serialized_attention`.
 
     Returns:
-      The rows of ``query`` with C channels in its dtype; zero if a scene has no keys.
+      The rows of ``query`` with C channels in its dtype. Rows of scenes without keys are zero.
 
     Raises:
       InputError: channels, heads or numbers of scenes do not match, the features are integers,
@@ -422,14 +422,15 @@ def _attend(
     """Return the features that each voxel gets by attention in its group, ``[capacity, C]``.
 
     Args:
-      features, coords: packed features ``[capacity, 3 * C]`` and coordinates of the voxels.
+      features: queries, keys and values of the voxels side by side, ``[capacity, 3 * C]``.
+      coords: coordinates of the voxels.
       cut: patches of the voxels.
       group: ``int32[capacity]``, the group of each voxel. None makes each patch a group.
       how: the rule for the logits.
       num_heads: number of heads.
       chosen: name of the algorithm.
-      beside: number of patches on each side of a patch that can hold rows of its groups; None if
-        unknown.
+      beside: how many patches before and after a patch can have voxels of the patch's groups. None
+        if this is unknown; then all patches are searched.
     """
     sides = functools.partial(_sides, features, coords, group=group, num_heads=num_heads, how=how)
     query, key, value = sides(cut.rows)
@@ -454,7 +455,8 @@ def _cross(
 ) -> jax.Array:
     """Attend from queries ``asked [P, L, C]`` to keys and values ``held [Q, L, 2 * C]``.
 
-    ``mine [P, L]`` and ``theirs [Q, L]`` are their groups. The result is ``[P, L, H, d]``.
+    ``mine [P, L]`` are the groups of the queries, ``theirs [Q, L]`` those of the keys. A query
+    attends only to keys of its group. The result is ``[P, L, H, d]``, with H heads of d channels.
     """
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
@@ -472,7 +474,7 @@ def _across(
 
 
 def _block_size(capacity: int) -> int:
-    """Return the rows per block: the smallest power of two >= ``capacity``, at most 1024."""
+    """Return the rows per block: the smallest power of two >= ``capacity``, from 2 to 1024."""
     most = max(8, min(1024, math.isqrt(TILE)))
     return min(1 << (most.bit_length() - 1), 1 << max(capacity - 1, 1).bit_length())
 
@@ -500,7 +502,7 @@ def _sides(
 ) -> tuple[Side, Side, jax.Array]:
     """Return queries, keys and values ``[P, L, H, d]`` of the voxels in the slots of patches.
 
-    Empty slots get group -1 and features of zero.
+    ``features`` has them side by side. Empty slots get group -1 and features of zero.
 
     Args:
       rows: ``int32[P, L]``, the row of the voxel in each slot, or -1.
@@ -514,7 +516,10 @@ def _sides(
 
 
 def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
-    """Return the rows of each patch and ``reach`` patches on each side, same scene, ``[P, n]``."""
+    """Return, for each patch, the rows of the ``2 * reach + 1`` patches around it, ``[P, n]``.
+
+    ``rows [P, L]`` are the rows of each patch. Rows of other scenes than the patch's become -1.
+    """
     patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
     scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])
     theirs = scene.at[jnp.where(patch < 0, rows.shape[0], patch)].get(mode="fill", fill_value=-2)
@@ -524,7 +529,10 @@ def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
 
 
 def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
-    """Return blocks of rows: features ``[P, block, C]``, scenes ``[P, block]``, Patches or None."""
+    """Cut rows into P blocks; return features ``[P, block, C]``, scenes ``[P, block]``, Patches.
+
+    The scene of an empty slot is -1. The Patches are None for Tokens.
+    """
     if isinstance(rows, Voxels):
         refuse_shard(rows, "attention")
         cut = cut_patches(rows, block, fill="short")
@@ -539,7 +547,7 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
 
 
 def _returned(cut: Patches, out: jax.Array) -> jax.Array:
-    """Return ``out [P, L, H, d]`` of patches in the order of voxels, ``[capacity, H * d]``."""
+    """Move ``out [P, L, H, d]`` from the slots of patches to voxel rows, ``[capacity, H * d]``."""
     return gather_rows(out.reshape(out.shape[0] * out.shape[1], -1), cut.place)
 
 

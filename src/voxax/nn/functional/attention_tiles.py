@@ -26,7 +26,9 @@ TILE = 1 << 20
 
 
 class Side(NamedTuple):
-    """Queries or keys, in P patches of L slots; one head of one patch has no axes P and H.
+    """Queries or keys, in P patches of L slots.
+
+    Functions on one head of one patch get a Side whose arrays lack the axes P and H.
 
     Attributes:
       vectors: ``[P, L, H, d]``.
@@ -140,8 +142,8 @@ def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) 
     """Return attention to the keys of the same group in all patches, ``[P, Lq, H, d]``.
 
     Patches of keys that share no group with a patch of queries are skipped. Arguments as in
-    :func:`attend_in_patches`, but the two sides may have different numbers of patches. Groups must
-    not decrease along the slots, except for empty slots.
+    :func:`attend_in_patches`, but queries and keys may have different numbers of patches. Groups
+    must not decrease along the slots, except for empty slots.
     """
     length, heads = query.vectors.shape[1:3]
     wide = wide_fraction(query.vectors.dtype)
@@ -202,7 +204,7 @@ def _sees(query: Side, key: Side) -> jax.Array:
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """Return each query's largest ``seen`` logit, ``[Lq, 1]``; a very low number if it has none."""
+    """Return each query's largest logit of ``seen`` keys, ``[Lq, 1]``; very low if it sees none."""
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
@@ -210,7 +212,10 @@ def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
 def _sums(
     logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
 ) -> jax.Array:
-    """Return ``[Lq, d + 1]``: sums over seen keys of ``exp(logit - largest)`` times ``value``."""
+    """Return ``[Lq, d + 1]``: sums over seen keys of ``exp(logit - largest)`` times ``value``.
+
+    ``value`` is ``[Lk, d + 1]``, as :func:`_with_ones` returns it.
+    """
     # Select before exp, because an infinite weight would reach the gradient as 0 * inf.
     weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))
     return jnp.einsum(
@@ -223,7 +228,7 @@ def _sums(
 
 
 def _normalized(sums: jax.Array) -> jax.Array:
-    """Divide ``sums [Lq, d + 1]`` by the last column, ``[Lq, d]``; zero where that is zero."""
+    """Divide the first d columns of ``sums [Lq, d + 1]`` by the last; 0 where the last is 0."""
     weighted, total = sums[:, :-1], sums[:, -1:]
     some = total > 0
     return jnp.where(some, weighted / jnp.where(some, total, 1), 0)

@@ -196,10 +196,10 @@ def _gradients(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...]:
-    """Return the gradient by each argument whose position is in ``moves``.
+    """Return the gradient by each argument of :func:`_portable` whose position is in ``moves``.
 
-    ``dy`` is the gradient by the features; ``given`` are the arrays passed to :func:`_portable`,
-    then its results.
+    ``dy`` is the gradient by the resulting features. ``given`` are the arguments of
+    :func:`_portable`, then its results.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     none = jnp.zeros((0, x.shape[1]), x.dtype)

@@ -87,7 +87,7 @@ def normalized(
 ) -> jax.Array:
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, zero in padding.
 
-    ``x`` is ``features [N, C]``. The result has the same dtype, float32 for integers. A
+    ``x`` is ``features [N, C]``. The result has the dtype of ``features``, float32 for integers. A
     ``residual`` without rows is not added. With ``relu`` negative values become zero.
     """
     wide = wide_fraction(features.dtype)
@@ -186,7 +186,7 @@ def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
 
 
 def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list[Any]:
-    """Return scale and bias in at least float32, or wider if ``dtype`` is; None becomes empty."""
+    """Return scale and bias in ``dtype``, but at least float32; None becomes an array ``[0]``."""
     wide = wide_fraction(dtype)
     return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
 
@@ -332,7 +332,8 @@ def _scene_norm_portable(
 ) -> tuple[jax.Array, ...]:
     """Return features normalized by scene and group of channels, and two statistics ``[B, C]``.
 
-    These are, for each scene and channel, mean and ``1 / sqrt(variance + epsilon)`` of its group.
+    The statistics of a scene and a channel are mean and ``1 / sqrt(variance + epsilon)`` of the
+    group of channels in this scene.
     """
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]

@@ -113,8 +113,8 @@ def linear(
       valid: ``bool[N]``, which rows exist.
       weight: ``[C_in, C_out]`` of the same dtype.
       bias: ``[C_out]`` of the same dtype, or None.
-      precision: precision of the product, as in ``jax.lax.dot_general``. The native call ignores it
-        and has full precision.
+      precision: precision of the product, as in ``jax.lax.dot_general``. The native call on CPUs
+        ignores it and has full precision.
     """
     added: Any = np.zeros((0,), features.dtype) if bias is None else bias
     call = _linear if features.dtype.name in _PRODUCTS else _linear_portable

@@ -48,7 +48,8 @@ def sum_pool(
 
     Args:
       voxels: input voxels, ``C`` channels.
-      kernel_size, dilation: cells of the window, and their spacing: integers, or one per axis.
+      kernel_size: number of cells of the window along each axis, an integer or one per axis.
+      dilation: distance between neighboring cells of the window, an integer or one per axis.
       stride: an integer, or one per axis. None takes ``kernel_size``, so that every input is in
         exactly one window.
       kernel_shape, generative, out_voxels, capacity, kernel_map: as in
@@ -253,7 +254,7 @@ _find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps, eager
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    """Return the mean of the rows in each output's window, ``[out_capacity, C]``; zero if empty."""
+    """Return the mean of the features in each window, ``[out_capacity, C]``; 0 without voxels."""
     check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
     wide = wide_fraction(dtype)

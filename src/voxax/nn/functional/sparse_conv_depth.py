@@ -90,7 +90,10 @@ def spatially_sparse_depthwise_conv(
 
 
 def _check_outputs(number: int, kernel_map: KernelMap) -> None:
-    """Raise :class:`InputError` unless the map has ``number`` output rows, or output voxels."""
+    """Raise :class:`InputError` unless ``number`` is the map's output capacity or voxel count.
+
+    Under ``jax.jit`` the number of output voxels is unknown, so only the capacity is accepted.
+    """
     rows, count = kernel_map.out_capacity, kernel_map.out_geometry.count
     known = int(count) if _compat.is_readable(count) else None
     number = check_whole("num_out_coords", number, 0)

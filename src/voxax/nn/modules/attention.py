@@ -118,7 +118,11 @@ class _Heads(CheckedModule):
         self.rotary_base, self.precision = rotary_base, precision
 
     def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
-        """Return Voxels whose channels are queries and keys, rotated by position, and values."""
+        """Return Voxels with the channels of queries, keys and values, as the functions take them.
+
+        With ``rotary_base``, queries and keys are rotated by ``positions``, ``[capacity, D]``. None
+        takes the centers of the voxels.
+        """
         check_channels(self, self.channels, voxels)
         packed = self.qkv(voxels)
         base = self.rotary_base
@@ -152,7 +156,8 @@ class SerializedAttention(_Heads):
       num_heads: number of attention heads.
       patch_size: number of rows (voxels) of a patch.
       order: name of the curve; an order that is given in the call replaces it.
-      fill, algorithm: how to fill incomplete patches and compute attention, as in the function.
+      fill: which rows fill the free slots of a scene's last patch, as in the function.
+      algorithm: how attention is computed, as in the function.
       qkv_bias: whether to add a bias to queries, keys and values.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
       relative_reach: largest offset in cells, along each axis, for which the module learns logits
@@ -213,7 +218,7 @@ class SerializedAttention(_Heads):
 
 
 class WindowAttention(_Heads):
-    """Attention among the voxels of each box of cells; see :func:`voxax.cubic_windows`.
+    """Attention among the voxels of each window, a box of cells; see :func:`voxax.cubic_windows`.
 
     Args:
       channels: number of channels of input and output, a multiple of ``num_heads``.
@@ -250,7 +255,8 @@ class CylinderAttention(_Heads):
       channels: number of channels of input and output, a multiple of ``num_heads``.
       num_heads: number of attention heads.
       size: ``(radius, sectors, height)`` of the windows, as in the function.
-      center, shifted: x and y of the cylinder's axis; whether to move windows by half their size.
+      center: x and y of the axis of the cylinders.
+      shifted: whether to move windows by half their size.
       **options: as for :class:`SerializedAttention`.
     """
 
@@ -307,7 +313,8 @@ class CrossAttention(CheckedModule):
       num_heads: number of attention heads.
       key_channels: number of channels of the rows to attend to; None is ``channels``.
       qkv_bias: whether to add a bias to queries, keys and values.
-      scale, algorithm: factor on the logits, and how attention is computed, as in the function.
+      scale: factor on the products of queries and keys, as in the function.
+      algorithm: how attention is computed, as in the function.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
     """
@@ -456,7 +463,7 @@ class MLP(CheckedModule):
         return voxels.map(parts)
 
     def _row_by_row(self) -> bool:
-        """Return whether the layers may run on parts of the rows: unmodified, and no dropout."""
+        """Return whether rows may run in parts: no layer is modified, and there is no dropout."""
         layers = self.first, self.second, self.act, self.dropout
         if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
             return False

@@ -23,7 +23,7 @@ class _SetOperation(CheckedModule):
     """Base of operations on two sets of voxels.
 
     Args:
-      reduction: how two features at the same site are merged, such as ``"sum"``.
+      reduction: how features at the same coordinates are merged, such as ``"sum"``.
       capacity: static number of rows of the result; None as in :func:`voxax.union` or
         :func:`voxax.intersection`.
     """
@@ -39,13 +39,13 @@ class _SetOperation(CheckedModule):
 
 
 class Union(_SetOperation):
-    """Return all voxels that are in ``a`` or in ``b``. Arguments as in :func:`voxax.union`."""
+    """Keep all voxels that at least one of two sets has. Arguments as in :func:`voxax.union`."""
 
     FUNCTION = staticmethod(geometry.union)
 
 
 class Intersection(_SetOperation):
-    """Return the voxels in both ``a`` and ``b``. Arguments as in :func:`voxax.intersection`."""
+    """Keep only voxels that two sets share. Arguments as in :func:`voxax.intersection`."""
 
     FUNCTION = staticmethod(geometry.intersection)
 

@@ -51,8 +51,8 @@ class DynamicConv(CheckedModule):
       stride: an integer or one per axis.
       use_bias: whether to add a bias.
       num_weights: number M of weights that ``mixture`` mixes. None is one weight without mixture.
-      bank, coarse_from: for ``algorithm="bank"``, the sizes, and the smallest size that is computed
-        at half resolution; None is the default of ``dynamic_conv``.
+      bank: the sizes for ``algorithm="bank"``, or their number; None is 3.
+      coarse_from: smallest size that this algorithm computes at half resolution; None for no size.
       tau: width, in sizes, of the ramp by which taps fade in if sizes are floats.
       algorithm: the allowed algorithms; None follows the enclosing :func:`voxax.algorithms`, then
         the environment variable (see docs/algorithms.md).
@@ -186,7 +186,8 @@ class SparseDynamicConv(CheckedModule):
       num_weights: number of weights that the second head mixes; 1 adds no second head.
       use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
         in :class:`SpatiallySparseConv`.
-      algorithm: the allowed strategies, ``"grouped"`` and ``"masked"``, as in the function above.
+      algorithm: the allowed strategies, ``"grouped"`` and ``"masked"``, as in
+        ``sparse_dynamic_conv``.
     """
 
     NDIM: int | None = None

@@ -82,7 +82,7 @@ def decorate(
       dtype: dtype of the result.
 
     Returns:
-      ``[N, C + ...]``: the features, then the selected parts in this order.
+      ``[N, C + ...]``: the features, then the selected parts in the order of ``parts``.
     """
     use_positions, use_mean_offset, use_center_offset = parts
     member = (inverse >= 0)[:, None]

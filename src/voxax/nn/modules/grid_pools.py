@@ -122,7 +122,7 @@ class GridUnpool(CheckedModule):
         self.stride = static(stride)
 
     def __call__(self, voxels: Voxels, skip: Voxels) -> tuple[Voxels, Voxels]:
-        """Return ``(sum, projected skip)``, both on the voxels of ``skip``.
+        """Return the sum of the projected inputs, and the projected ``skip``, both on its voxels.
 
         Raises:
           InputError: the number of channels of an input differs from the module's.

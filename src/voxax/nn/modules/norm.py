@@ -107,7 +107,7 @@ class BatchNorm(CheckedModule):
 
 
 class _Affine(CheckedModule):
-    """Base of norms with a learned scale and bias per channel. Arguments: :class:`LayerNorm`."""
+    """Base of norms with learned scale and bias. Arguments as for :class:`LayerNorm`."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class GroupNorm(_Affine):
 
 
 def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:
-    """Raise :class:`voxax.InputError` if a scene is split over an axis that ``names`` lacks."""
+    """Raise :class:`voxax.InputError` if ``voxels`` are split over a mesh axis not in ``names``."""
     axis = split_axis(voxels)
     if axis is not None and axis not in ((names,) if isinstance(names, str) else names or ()):
         raise InputError(

@@ -33,8 +33,9 @@ class ContinuousConv(CheckedModule):
       kernel_size: number T of grid nodes along each axis, an integer or one per axis.
       radius: radius of the ball of neighbors, in the unit of the positions.
       ndim: number of axes, 1 to 3.
-      mapping, window, normalize: map from the ball to the grid, weight of a neighbor by distance,
-        and division by the sum of these weights; see :func:`voxax.nn.functional.continuous_conv`.
+      mapping: map from the ball to the grid; see :func:`voxax.nn.functional.continuous_conv`.
+      window: function from squared relative distances to weights of neighbors, or None.
+      normalize: whether to divide by the sum of these weights.
       use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`DynamicConv`.
 
     Attributes:

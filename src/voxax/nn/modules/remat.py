@@ -21,8 +21,8 @@ class Remat(CheckedModule):
 
     Values, gradients and state (running averages, random streams) are the same as without the
     wrapper. Only the features and parameters that enter the block are kept for the backward pass.
-    Geometries and kernel maps stay outside: existing maps are used, and a map that the block
-    requests is built once, kept, and available to later layers.
+    Coordinates and kernel maps are not computed again: existing maps are used, and a map that the
+    block requests is built once, kept, and available to later layers.
 
     Args:
       block: the module to wrap, called with the wrapper's arguments. A call may change the values
@@ -77,7 +77,7 @@ class Remat(CheckedModule):
 
 
 def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
-    """Return a dict from path to variable, of those variables whose arrays were replaced."""
+    """Return, by path, the variables of ``after`` whose arrays are not those of ``before``."""
     known = dict(nnx.to_flat_state(before))
 
     def same(path: Any, variable: Any) -> bool:
@@ -101,7 +101,7 @@ class _Result:
     places: list[int] = dataclasses.field(default_factory=list)
 
     def split(self, out: Any, mark: jax.Array) -> list[jax.Array]:
-        """Store ``out``, and return its arrays that belong to the same trace as ``mark``."""
+        """Store ``out`` except its arrays of the same trace as ``mark``; return these arrays."""
 
         def inside(leaf: Any) -> bool:
             return isinstance(leaf, jax.Array) and _compat.may_live_with(leaf, mark)
@@ -117,7 +117,7 @@ class _Result:
         return arrays
 
     def join(self, arrays: list[jax.Array]) -> Any:
-        """Return the stored value with the arrays that the checkpoint returned."""
+        """Return the stored result, with ``arrays`` in place of those that ``split`` returned."""
         for place, array in zip(self.places, arrays, strict=True):
             self.leaves[place] = array
         return jax.tree.unflatten(self.structure, self.leaves)

@@ -41,7 +41,7 @@ def norm_act(norm: Any, act: Any, voxels: Any, shortcut: Voxels | None = None) -
     """Return ``act(norm(voxels) + shortcut)``, or ``act(norm(voxels))`` without ``shortcut``.
 
     Args:
-      norm, act: layers.
+      norm, act: a normalization and an activation layer.
       voxels: the input of ``norm``.
       shortcut: voxels on the same coordinates, or None.
 
@@ -69,7 +69,7 @@ def conv_norm_act(
     """Return ``act(norm(conv(voxels)) + shortcut())``, fused in inference on GPUs.
 
     Args:
-      conv, norm, act: layers.
+      conv, norm, act: a convolution, a normalization and an activation layer.
       voxels, given, options: arguments of ``conv``.
       shortcut: function that returns voxels on the coordinates of the result of ``conv``, or None.
 
@@ -123,7 +123,7 @@ def _in_one(
 
 
 def _adds_to(shortcut: Voxels, voxels: Any) -> bool:
-    """Return whether both have the same coordinates, shape and dtype, so features can be added."""
+    """Return whether the features can be added: equal coordinates, shape and dtype."""
     if not isinstance(voxels, Voxels) or shortcut.geometry is not voxels.geometry:
         return False
     a, b = shortcut.features, voxels.features
@@ -170,7 +170,10 @@ class Sequential(Module):
 
 
 def _refuse_array_layer(place: int, layer: Any) -> None:
-    """Raise :class:`InputError` if ``layer`` is a flax layer or JAX function, which take arrays."""
+    """Raise :class:`InputError` if ``layer`` is a flax layer or JAX function, which take arrays.
+
+    ``place`` is the index of the layer, for the message.
+    """
     module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
     module = module and type(layer) is not nnx.Sequential  # it may have layers that take Voxels
     function = not isinstance(layer, nnx.Module) and _module_of(layer).startswith("jax.")
