@@ -16,5 +16,5 @@ def default_capacity(n: int) -> int:
 
 
 def has_ladder() -> bool:
-    """Return whether default capacities take :func:`voxax.coords.ladder_capacity`, as on CPUs."""
+    """Return whether default capacities come from ``voxax.coords.ladder_capacity``, as on CPUs."""
     return target_platform() == "cpu"

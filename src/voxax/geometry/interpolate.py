@@ -79,7 +79,7 @@ def devoxelize(
     between the centers of the ``2**D`` voxels around the point.
 
     Args:
-      voxels: voxels with ``C`` channels. Without ``voxel_size`` it is 1; without ``origin``, 0.
+      voxels: voxels with ``C`` channels. An unset voxel size counts as 1, an unset origin as 0.
       positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is ignored. For a NumPy
         array of float64, the origin is subtracted in float64, as in :func:`voxax.voxelize`.
       batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
@@ -233,7 +233,7 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Check positions against ``voxels``, and return both as a :class:`Cloud` and a Lattice.
+    """Check points against ``voxels``; return a :class:`Cloud` of them, and the voxels' lattice.
 
     Args:
       voxels: the voxels to read or to add to.

@@ -196,7 +196,10 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position."""
+    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position.
+
+    Positions whose ``scene`` is -1 count as zero.
+    """
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
 

@@ -75,7 +75,7 @@ def check_length(name: str, length: int) -> None:
 
 
 def number_of_patches(capacity: int, batch_size: int, length: int) -> int:
-    """Return how many patches of ``length`` rows suffice for ``batch_size`` scenes of any sizes."""
+    """Return how many patches suffice for ``batch_size`` scenes with ``capacity`` rows together."""
     return max(1, min(capacity, (capacity + batch_size * (length - 1)) // length))
 
 
