@@ -252,7 +252,7 @@ def _search(
     steps: tuple[int, ...],
     most: int,
 ) -> jax.Array:
-    """Return the row of each query and step in the blocks that belong to its tile, or -1.
+    """Return the row at each query plus step, from the blocks for the query's tile, or -1.
 
     A tile has TILE queries, and a block has TILE rows. A window is a few consecutive blocks, which
     are compared with a tile at a time.

@@ -82,7 +82,7 @@ class Halo:
 
 
 def split_axis(rows: Any) -> str | None:
-    """Return the mesh axis over which a scene (Voxels or VoxelGeometry) is split, or None."""
+    """Return the name of the mesh axis over which Voxels or a VoxelGeometry is split, or None."""
     return getattr(getattr(rows, "geometry", rows), "split_over", None)
 
 

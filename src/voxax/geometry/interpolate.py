@@ -217,7 +217,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Return the dtype to interpolate in: float32 or wider; integers for integer features."""
+    """Return the dtype to compute in: float32 or wider, or an integer dtype for integer features."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide

@@ -181,7 +181,7 @@ class KernelMap:
         return self.in_capacity if self.halo is None else self.halo.own_capacity
 
     def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
-        """Return the features of all input rows ``[in_capacity, ...]``, and the map without halo.
+        """Return the features ``[in_capacity, ...]`` of all input rows, and the map without halo.
 
         Every layer calls this first. On one shard of a scene it exchanges features with the other
         shards; otherwise it returns the features and the map unchanged.

@@ -338,7 +338,10 @@ def _valid(xp: Any, coords: Any) -> Any:
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
-    """Raise :class:`CapacityError` if ``num_dropped`` is known and not 0: a level lost rows."""
+    """Raise CapacityError if ``num_dropped``, the rows lost at ``level``, is known and above 0.
+
+    ``count`` is the number of rows that were kept.
+    """
     if _compat.is_traced(num_dropped) or not int(num_dropped):
         return
     given, needed = int(count), int(count) + int(num_dropped)

@@ -782,7 +782,7 @@ def _rows_of_cells(
 
 @in_either("corner", "shape")
 def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
-    """Return a grid ``[*shape, C]`` of scenes and cells: the features of each cell's voxel, or zero.
+    """Return a grid ``[*shape, C]`` of scenes and cells: the features of each cell's voxel, or 0.
 
     ``corner`` has the lattice coordinates of the first cell, which is the same in each scene.
     """
@@ -964,9 +964,9 @@ def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
 
 
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
-    """Return ``b`` on the coordinates of ``a``, for an operation on both, and the joint geometry.
+    """Return ``b`` with its rows on the coordinates of ``a``, and a geometry for ``a`` and ``b``.
 
-    The joint geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
+    The geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
     unknown whether two coordinate arrays are equal, for example if they are two arguments. Then the
     compiled program compares the rows, once for each pair of geometries. A row of ``b`` with other
     coordinates is lost: its features become zero, and it counts in ``num_dropped``.
