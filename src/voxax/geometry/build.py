@@ -344,9 +344,10 @@ _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 @eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
-    """Return ``int32[M, K]``: the row of ``source`` that each row of ``out`` reads by tap, or -1.
+    """Return ``int32[M, K]``: the row of ``source`` that each tap reads for each row of ``out``.
 
-    ``source int32[N, 1 + D]`` and ``out int32[M, 1 + D]`` are the input and output coordinates.
+    It is -1 where there is none. ``source int32[N, 1 + D]`` and ``out int32[M, 1 + D]`` are the
+    input and output coordinates.
     """
     if not spec.transposed:
         return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)

@@ -217,7 +217,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Return the dtype to compute in: float32 or wider, or an integer dtype for integer features."""
+    """Return the dtype to compute in: float32 or wider, or an integer dtype for integers."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide
@@ -360,7 +360,8 @@ def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
 def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
     """Scale the weights ``[N, K]`` of the K taps to a sum of one over the taps that exist.
 
-    The weights of missing taps are zero. All weights are zero if the largest is about zero.
+    The weights of missing taps, where ``exists`` is False, are zero. If the largest weight of a row
+    is about zero, the whole row is zero.
     """
     weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
     # Divide by the largest weight first. The sum is then at least one, so powers of its inverse in

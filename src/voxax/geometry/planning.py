@@ -345,7 +345,7 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A placeholder for attached maps, which marks the geometries that a traced model computes.
+    """A placeholder for attached maps, which marks a traced model's input and what comes from it.
 
     The recorder is part of the pytree's structure. So JAX traces a jitted function anew if it takes
     marked voxels, and the function's maps are recorded. JAX takes other functions from its cache.

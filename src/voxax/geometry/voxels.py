@@ -958,7 +958,7 @@ def _scene_rows(xp: Any, coords: Any, index: Any, capacity: int) -> CompactRows:
 
 @in_either("batch_size")
 def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
-    """Return ``int32[]``, the number of voxels of the largest scene, from sorted rows."""
+    """Return ``int32[]``, the number of voxels of the largest scene; ``coords`` are sorted."""
     ends = xp.searchsorted(coords[:, 0], xp.arange(batch_size + 1, dtype=np.int32))
     return xp.max(ends[1:] - ends[:-1]).astype(np.int32)
 

@@ -36,7 +36,7 @@ Facts = dict[str, Fact]
 
 
 def facts_from(source: str, **values: Any) -> Facts:
-    """Return ``values``, ``field=value`` from one ``source``, as facts by field; leave out None."""
+    """Return facts by field name: the ``values`` that are not None, each with its ``source``."""
     return {name: Fact(value, source) for name, value in values.items() if value is not None}
 
 

@@ -38,7 +38,7 @@ def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[Non
 
 
 def target_platform() -> str:
-    """Return the platform (``cpu``, ``gpu``, ``tpu``) that programs are most likely for."""
+    """Return the platform of the hardware given to :func:`targeting`, else of JAX's default."""
     target = _target.get()
     return jax.default_backend() if target is None else target[0].platform
 
