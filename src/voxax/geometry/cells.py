@@ -153,8 +153,8 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
 def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
     """Return ``bool[N]``: True where float32 is too coarse to tell which cell a position is in.
 
-    There, neighboring float32 numbers are more than a quarter of a cell apart. Positions outside
-    the coordinate range are False, and so is every float64 position.
+    At such a position, neighboring float32 numbers are more than a quarter of a cell apart. The
+    result is False for positions outside the coordinate range and for float64 positions.
 
     Args:
       positions: ``float[N, D]``, the positions as given.

@@ -106,9 +106,9 @@ def check_batch_range(batch_index: Any, batch_size: int) -> None:
 
 
 def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
-    """Raise :class:`InputError` for concrete rows outside the batch or the coordinate range.
+    """Raise :class:`InputError` if a row has a wrong batch index or is out of the coordinate range.
 
-    Padding rows are skipped.
+    Batch indices must lie in ``[0, batch_size)``. Padding rows are skipped.
     """
     valid = coords[:, 0] != PAD
     rows = coords if valid.all() else coords[valid]
