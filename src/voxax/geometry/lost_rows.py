@@ -47,7 +47,7 @@ class LostRows:
 
     @classmethod
     def of(cls, numbers: Mapping[Level, Any]) -> LostRows:
-        """Make LostRows from a mapping: from the stride of a level to the number of rows it lost."""
+        """Make LostRows from a mapping of the stride of a level to the number of rows it lost."""
         on_host = all(isinstance(n, int | np.ndarray | np.generic) for n in numbers.values())
         table = np.zeros((_ROWS, _WIDTH), np.int32)
         if on_host:
