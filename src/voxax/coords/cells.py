@@ -80,10 +80,10 @@ def _searched_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -
 
 @functools.lru_cache(maxsize=64)
 def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the searches that count the cells before a cell, as steps from the cell's corner.
+    """Return the searches by which :func:`_searched_cells` counts the cells before each cell.
 
     Returns:
-      Three values. ``int32[searches, 1 + D]``: the steps from the corner.
+      Three values. ``int32[searches, 1 + D]``: the steps from the cell's corner to the queries.
       ``bool[searches, 1 + D]``: False where the query has the lowest integer instead of a
       coordinate. An integer n: results of the first n searches are added, the others subtracted.
 

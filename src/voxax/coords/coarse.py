@@ -29,7 +29,7 @@ def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
 
 
 def in_range(coords: jax.Array) -> jax.Array:
-    """Return ``bool[...]``: which ``int32[..., D]`` are in the coordinate range on every axis."""
+    """Return ``bool[...]``: whether all axes of each ``int32[..., D]`` are in the valid range."""
     return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
 
 

@@ -51,10 +51,11 @@ class RowKeys:
 
 
 def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
-    """Shorten gaps between the coordinates of all lists to ``reach + 1`` on every axis.
+    """Return lists of rows with gaps between coordinates shortened to ``reach + 1`` on every axis.
 
-    Differences up to ``reach`` stay the same, and larger ones stay larger than ``reach``. So
-    neighbor tests with offsets up to ``reach`` give the same answers.
+    Each of ``lists`` is ``int[n, W]``. A gap has no coordinate of any list. Differences up to
+    ``reach`` stay the same, and larger ones stay larger than ``reach``. So neighbor tests with
+    offsets up to ``reach`` give the same answers.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
     for axis in range(lists[0].shape[1]):

@@ -22,8 +22,8 @@ around and find a wrong voxel.
 def axis_range(size: int, stride: int) -> range:
     """Return the offsets of a kernel of ``size`` along one axis.
 
-    They are ``-((size - 1) // 2)`` to ``size // 2``, or ``0`` to ``size - 1`` if
-    ``stride == size``, the partition that down- and upsampling use.
+    They are ``-((size - 1) // 2)`` to ``size // 2``. If ``stride == size``, as in down- and
+    upsampling, they are ``0`` to ``size - 1``, so that each input site is in one output's kernel.
     """
     low = 0 if stride == size else -((size - 1) // 2)
     return range(low, low + size)
@@ -32,7 +32,7 @@ def axis_range(size: int, stride: int) -> range:
 def box_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return all offsets of a box kernel in lexicographic order, last axis fastest.
 
-    The weights of dense kernels have the same order.
+    The weights of dense kernels have the same order. ``stride`` is as in :func:`axis_range`.
     """
     axes = [axis_range(k, s) for k, s in zip(kernel_size, stride, strict=True)]
     return tuple(itertools.product(*axes))

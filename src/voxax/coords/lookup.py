@@ -235,10 +235,11 @@ def search_runs(
     rows = sorted_coords.shape[0]
 
     def compared(end: Any) -> tuple[jax.Array, jax.Array]:
-        """Compare the rows ``before + end`` with the first cells of the runs.
+        """Compare row ``before + end`` of the list with the first cell of each run.
 
-        Return whether the row is less than this cell, and its distance from the cell along the last
-        axis, or -1 if the row differs along another axis.
+        ``before`` counts the rows that are known to be less than the cell. Return whether this row
+        is less too, and its distance from the cell along the last axis, or -1 if another axis
+        differs.
         """
         place = before + end
         # Unsigned, because JAX would test signed indices for negative values.

@@ -28,12 +28,12 @@ def sorts_natively(rows: jax.Array) -> bool:
 
 @_compat.as_one_program
 def is_valid(coords: jax.Array) -> jax.Array:
-    """Return ``bool[N]``, False for padding rows. ``coords``: ``int32[N, 1 + D]``."""
+    """Return ``bool[N]``: False for the rows of ``coords int32[N, 1 + D]`` that are padding."""
     return coords[:, 0] != PAD
 
 
 def rows_less(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Compare rows lexicographically: ``a < b`` over the last axis of ``int32[..., W]``."""
+    """Return ``bool[...]``: whether rows ``a [..., W]`` are lexicographically less than ``b``."""
     less = a[..., -1] < b[..., -1]
     for axis in range(a.shape[-1] - 2, -1, -1):
         less = (a[..., axis] < b[..., axis]) | ((a[..., axis] == b[..., axis]) & less)

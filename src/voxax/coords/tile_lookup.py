@@ -123,7 +123,10 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return ``int32[W]`` twice: the least and greatest value of each column where ``known``."""
+    """Return ``int32[W]`` twice: the least and the greatest value of each column of all rows.
+
+    ``tiles`` is ``[tiles, W, TILE]``. Rows where the mask ``known`` is False are ignored.
+    """
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))
@@ -135,7 +138,7 @@ def _key_sizes(
     starts: jax.Array,
     last_step: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what a step along each word (column) adds to a key, and which tiles have unique keys.
+    """Return a factor for each of the W words of a row, and which tiles have unique keys.
 
     The key of a row is its index, in lexicographic order, in the box around all rows and queries,
     modulo ``2**32``: ``key = sum_w row[w] * sizes[w]``. If fewer than ``2**32`` cells of the box
@@ -144,11 +147,11 @@ def _key_sizes(
     Args:
       ranges: ranges of the rows and of the centers, see :func:`_ranges`.
       bounds: ``int32[tiles, W]`` twice, the least and the greatest center of each tile.
-      starts: ``int32[S, W]``, offsets of the first cell of each column.
-      last_step: last step of the columns.
+      starts: ``int32[S, W]``, offset of the first cell of each column of taps.
+      last_step: the last tap of the columns, as a step along the last axis.
 
     Returns:
-      ``int32[W]`` and ``bool[tiles]``.
+      ``int32[W]``, the factors ``sizes``; ``bool[tiles]``, whether the keys of a tile are unique.
     """
     (least, most), (first, last) = ranges
     along = jnp.zeros_like(least).at[-1].set(last_step)
@@ -182,7 +185,10 @@ def _keys(tiles: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
-    """Return ``int32[tiles, W]``, the lexicographically least row of each tile where ``known``."""
+    """Return ``int32[tiles, W]``, the lexicographically least row of each tile ``[W, TILE]``.
+
+    Rows where the mask ``known bool[tiles, TILE]`` is False are ignored.
+    """
     most = jnp.iinfo(tiles.dtype).max
     words = []
     for word in range(tiles.shape[1]):
@@ -246,7 +252,7 @@ def _search(
     steps: tuple[int, ...],
     most: int,
 ) -> jax.Array:
-    """Return the row of each query and step in the blocks that belong to its tile, or -1.
+    """Return the row at each query plus step, from the blocks for the query's tile, or -1.
 
     A tile has TILE queries, and a block has TILE rows. A window is a few consecutive blocks, which
     are compared with a tile at a time.
@@ -303,7 +309,7 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return, for each row of ``queries``, how many rows of ``heads`` are not greater."""
+    """Return, for each row of ``queries``, how many rows of ``heads`` are not greater than it."""
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
 
@@ -313,9 +319,9 @@ def _compared(
 ) -> jax.Array:
     """Return ``int32[tiles, len(steps), TILE]``: the row of each query and step, or -1.
 
-    Only the window that begins at the tile's first block is searched. In the comparisons, tiles are
-    the last axis (TPU lanes). So nothing is broadcast over lanes, which takes longer than to
-    compare.
+    Only the window that begins at block ``first`` of a tile is searched for the tile's ``query``.
+    In the comparisons, tiles are the last axis (TPU lanes). So nothing is broadcast over lanes,
+    which takes longer than to compare.
     """
     return _places(_windows(blocks, first), query, first, steps)
 

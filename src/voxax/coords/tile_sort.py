@@ -73,9 +73,10 @@ def sort_columns(
 class _Network:
     """A bitonic sorting network on a table ``int32[columns, tiles, 8, 128]``.
 
-    Stage ``s`` merges runs of ``2**s`` sorted rows into runs of ``2**(s + 1)`` sorted rows, every
-    second one descending. It compares rows whose numbers differ in bit ``s``, then in bit
-    ``s - 1``, down to bit 0.
+    It compares rows by their first ``num_keys`` columns. Stage ``s`` merges runs of ``2**s`` sorted
+    rows into runs of ``2**(s + 1)`` sorted rows, every second one descending. The stage compares
+    rows whose numbers differ in bit ``s``, then in bit ``s - 1``, down to bit 0. One Pallas kernel
+    does the comparisons within a block of ``2**bits`` rows, XLA those between blocks.
     """
 
     columns: int
@@ -98,10 +99,10 @@ class _Network:
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:
-        """Return the table after comparing the rows of blocks whose numbers differ in ``bit``.
+        """Return the table after comparing the rows of two blocks whose numbers differ in ``bit``.
 
-        Rows that are out of order are exchanged. ``stage`` and ``bit`` count blocks instead of
-        rows.
+        This is done for all such pairs of blocks. Rows that are out of order are exchanged.
+        ``stage`` and ``bit`` count blocks instead of rows.
         """
         pairs = table.reshape(self.columns, -1, 2, self.tiles << bit, _SUBLANES, _LANES)
         down = np.arange(pairs.shape[1]) >> (stage - bit) & 1 != 0  # bit stage + 1 of a row's block
@@ -163,7 +164,10 @@ class _Block:
             self.target[c, tile] = column
 
     def _tiles(self, stage: Any, bit: Any) -> None:
-        """Compare rows of two tiles whose numbers differ in ``bit``; exchange if out of order."""
+        """Compare each row with the row whose number differs in ``bit``, which is in another tile.
+
+        Rows that are out of order in this ``stage`` are exchanged.
+        """
         shift = self.network.bits - _TILE_BITS
 
         def compare(numbers: list[Any]) -> None:
@@ -180,7 +184,9 @@ class _Block:
         _in_groups(self.network.tiles // 2, _AT_ONCE // 2, compare)
 
     def _registers(self, axis: int, stage: Any, bit: Any) -> None:
-        """Compare rows of one tile whose numbers differ in ``bit``; exchange if out of order.
+        """Compare each row with the row whose number differs in ``bit``, which is in the same tile.
+
+        Rows that are out of order are exchanged.
 
         Args:
           axis: 0 for a bit of the sublane, 1 for a bit of the lane.
@@ -209,7 +215,10 @@ class _Block:
 
 
 def _in_groups(number: int, size: int, body: Callable[[list[Any]], None]) -> None:
-    """Call ``body`` on lists of up to ``size`` of the numbers below ``number``, a power of two."""
+    """Call ``body`` on the numbers ``0, ..., number - 1`` in lists of up to ``size`` numbers.
+
+    Both ``number`` and ``size`` are powers of two.
+    """
     size = min(number, size)
     if size:
         _loop(0, number // size, lambda i: body([i * size + u for u in range(size)]))
@@ -222,7 +231,8 @@ def _loop(begin: Any, end: Any, body: Callable[[Any], None]) -> None:
 def _exchanged(a: Rows, b: Rows, down: Any, num_keys: int) -> tuple[Rows, Rows]:
     """Compare row i of ``a`` with row i of ``b``; return all lesser rows, then all greater rows.
 
-    The first ``num_keys`` columns are compared. Where ``down`` is True, both rows are exchanged.
+    The first ``num_keys`` columns are compared. Where ``down`` is True, the greater row is in the
+    first result, and the lesser row in the second.
     """
     keep = _less(a, b, num_keys) != down
     pairs = list(zip(a, b, strict=True))

@@ -107,9 +107,9 @@ def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
 def _placed_by_scatter(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the distinct rows, then padding, and the output row of each input row, or -1.
+    """Return the distinct rows, and the output row of each input row, -1 for none.
 
-    Their shapes are ``int32[capacity, W]`` and ``int32[N]``.
+    The first array is ``int32[capacity, W]``, with padding at the end. The second is ``int32[N]``.
 
     Args:
       rows: ``int32[N, W]``, sorted.

@@ -56,7 +56,8 @@ def to_bev(
       Their stride, voxel size and origin lack the removed axis too.
 
     Raises:
-      InputError: the voxels are 1-D, the axis or reduction is unknown, or the extent is wrong.
+      InputError: the voxels are 1-D, the axis or reduction is unknown, ``extent`` is not
+        ``low < high``, or ``"concat"`` has no extent.
       CapacityError: in an eager call, the columns do not fit ``capacity``. Under ``jax.jit``,
         columns that do not fit are counted in ``num_dropped``.
 
@@ -109,9 +110,10 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
 def _columns(
     xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return ``(int32[N, D], int32[N])``: the coordinates without ``axis``, and those along it.
+    """Split coordinates ``int32[N, 1 + D]`` into those without ``axis`` and those along it.
 
-    If ``bounds`` are given, the latter count from ``bounds[0]``, and rows outside become padding.
+    Return ``(int32[N, D], int32[N])``. If ``bounds`` are given, the second array counts from
+    ``bounds[0]``, and the first array has padding in rows outside the bounds.
     """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)

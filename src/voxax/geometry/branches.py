@@ -1,4 +1,4 @@
-"""Copy voxels for two readers, and add the two gradients only in the rows that are voxels.
+"""Copy voxels for two layers, and add the gradients of both copies in the rows that are voxels.
 
 Where two layers read one array, JAX adds their gradients in all rows. On CPUs a padding row then
 costs as much time and memory as a voxel.
@@ -48,7 +48,7 @@ def _value(call: Any, a: Any, b: Any, valid: Any) -> Any:
 
 
 def _gradients(call: Any, ct: Any, *arrays: Any, moves: tuple[int, ...]) -> None:
-    """Return None: the rare second derivatives are computed by the portable code, not natively."""
+    """Return None, so that second derivatives, which are rare, are those of the portable code."""
 
 
 _sum = differentiable_operator("voxax_add_rows", _value, _portable, _gradients)

@@ -115,8 +115,9 @@ def kernel_map_of(
       capacity: static number of rows of a new set of output voxels; see :func:`output_geometry`.
 
     Raises:
-      InputError: the spec needs ``out_geometry``, the axes differ, or ``geometry`` is one shard
-        of a split scene that has no such map attached.
+      InputError: ``spec`` or ``out_geometry`` does not match the axes, stride or batch size of
+        ``geometry``; a transposed spec has no ``out_geometry``, or a generative one has one; or
+        ``geometry`` is one shard of a split scene that has no such map attached.
       CapacityError: in an eager call, the new output voxels do not fit their capacity.
     """
     check_process()
@@ -173,10 +174,11 @@ def _attached_map(
     out_geometry: VoxelGeometry | None,
     capacity: int | None,
 ) -> KernelMap | None:
-    """Return the kernel map of ``spec`` from ``geometry`` among the ``attached`` ones, or None.
+    """Return the map of ``spec`` from ``geometry`` to ``out_geometry`` in ``attached``, or None.
 
-    If ``capacity`` is given, the output of the map must have exactly that many rows. For one shard
-    of a split scene, ``capacity`` is ignored, because the split has set it.
+    ``out_geometry=None`` accepts any output. If ``capacity`` is given, the output of the map must
+    have exactly that many rows. For one shard of a split scene, ``capacity`` is ignored, because
+    the split has set it.
     """
     # Only levels of this plan are known. The same level index in another plan means other voxels.
     other = None if out_geometry in (None, geometry) else out_geometry.attached
@@ -222,7 +224,10 @@ def _attached_map(
 def result_geometry(
     kernel_map: KernelMap, geometry: VoxelGeometry, out_geometry: VoxelGeometry | None = None
 ) -> VoxelGeometry:
-    """Return the geometry of a layer's output, with attached maps and the count of lost rows.
+    """Return the geometry of a layer's output voxels, which the next layer reads.
+
+    Its ``drops`` include the rows that earlier layers lost. If the output voxels are a level of the
+    plan of ``geometry``, the kernel maps of this plan are attached to them too.
 
     Args:
       kernel_map: the map of the layer.
@@ -245,7 +250,7 @@ def result_geometry(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapRequest:
-    """The arguments of one call of :func:`kernel_map_of`."""
+    """The arguments of a call of :func:`kernel_map_of`, as :func:`recording_maps` reports them."""
 
     geometry: VoxelGeometry
     spec: KernelSpec
@@ -261,10 +266,10 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Return a context in which each map that layers get is the result of ``recorder``.
+    """Return a context in which ``recorder`` chooses the kernel map that each layer gets.
 
-    There, :func:`kernel_map_of` returns ``recorder(request, kernel_map)``: ``request`` has its
-    arguments, and ``kernel_map`` is the map that it found or built.
+    In the context, :func:`kernel_map_of` returns ``recorder(request, kernel_map)``. ``request`` has
+    the arguments of the call, and ``kernel_map`` is the map that was found or built for them.
     """
     token = _recorder.set(recorder)
     try:
@@ -339,9 +344,10 @@ _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 @eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
-    """Return ``int32[M, K]``: the row of ``source`` that each row of ``out`` reads, by tap, or -1.
+    """Return ``int32[M, K]``: the row of ``source`` that each tap reads for each row of ``out``.
 
-    ``source`` and ``out`` are the input and output coordinates, ``int32[..., 1 + D]``.
+    It is -1 where there is none. ``source int32[N, 1 + D]`` and ``out int32[M, 1 + D]`` are the
+    input and output coordinates.
     """
     if not spec.transposed:
         return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)
@@ -390,10 +396,10 @@ _members = natively_on_cpu("members", _searched_members, _listed_members, _searc
 
 
 def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return the coordinates ``coarse`` times the stride, and ``bool[N]``: which rows to look up.
+    """Return ``coarse int32[N, 1 + D]`` times the stride of ``spec``, and a mask ``bool[N]``.
 
-    The mask is False for padding. It is also False for rows so far outside the coordinate range
-    that no tap leads back into it, because their product could overflow 32 bits.
+    The mask tells which rows to look up. It is False for padding, and for rows so far outside the
+    coordinate range that no tap leads back into the range: their product could overflow 32 bits.
     """
     if set(spec.stride) == {1}:  # rows inside the range stay within 32 bits
         return coarse, is_valid(coarse)
@@ -408,9 +414,9 @@ def output_geometry(
 ) -> tuple[VoxelGeometry, jax.Array]:
     """Find the output voxels of a strided spec (the cells of the inputs) or a generative spec.
 
-    ``capacity=None`` takes the planned capacity of the output's stride. Without a plan, strided
-    specs take the capacity of the input, which always suffices, and generative specs count the
-    output voxels in eager calls.
+    ``capacity=None`` takes the capacity that a plan chose for the output's stride. Without a plan,
+    strided specs take the capacity of the input, which always suffices, and generative specs count
+    the output voxels in eager calls.
 
     Returns:
       The output geometry, and an array ``int32[...]`` of output rows, -1 for none. It has one entry
@@ -418,7 +424,8 @@ def output_geometry(
 
     Raises:
       CapacityError: in an eager call, more rows are needed than ``capacity``.
-      InputError: a generative spec has no ``capacity`` under ``jax.jit``, or reaches out of range.
+      InputError: a generative spec has no ``capacity`` under ``jax.jit``; or, in an eager call, it
+        reaches sites outside the coordinate range.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
@@ -491,7 +498,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @eagerly(reached_sites, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return candidate output sites, and how many are out of range, as :func:`reached_sites`."""
+    """Return the results of :func:`voxax.geometry.host.reached_sites`, computed by JAX."""
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

@@ -38,16 +38,17 @@ def axes_hint(wanted: int, ndim: int) -> str:
 
 
 def checked_operator(function: _Function, *, on_whole_arrays: bool = True) -> _Function:
-    """Decorate a public function so that it checks its call before it runs.
+    """Decorate a public function so that it checks its arguments before it runs.
 
-    A call raises an error in a process that was forked after JAX was used, for argument names of
-    other libraries, and for values that do not have the annotated type ``Voxels``,
-    ``Sequence[Voxels]``, ``Points`` or ``Callable``. On a mesh with explicit axes, arrays that are
-    split over devices are passed whole, see :func:`voxax._compat.on_whole_arrays`.
+    A call raises an error in three cases: the process was forked after JAX was used; an argument
+    has a name that only another library uses; or a value is not of its annotated type, if that is
+    ``Voxels``, ``Sequence[Voxels]``, ``Points`` or ``Callable``. On a mesh with explicit axes,
+    arrays that are split over devices are passed whole, see :func:`voxax._compat.on_whole_arrays`.
 
     Args:
       function: the function to wrap.
-      on_whole_arrays: False for a function that only passes its arguments to operators.
+      on_whole_arrays: False passes split arrays as they are, for a function that only passes its
+        arguments to operators.
     """
     parameters = inspect.signature(function).parameters
     name, own = function.__name__, frozenset(parameters)

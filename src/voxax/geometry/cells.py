@@ -42,8 +42,8 @@ class Lattice(NamedTuple):
     Attributes:
       origin: ``float32[3, D]``, for each axis three numbers whose sum is the origin.
       size: ``float[D]``, edge lengths of a cell at stride 1, in the dtype of the positions.
-      stride: ``int32[D]``, stride of the wanted voxels, in cells.
-      scale: ``float32[D]``, the power of two that brings an edge to ``[1, 2)``.
+      stride: ``int32[D]``, edge lengths of the voxels to find, in cells.
+      scale: ``float32[D]``, for each axis the power of two that scales ``size`` to ``[1, 2)``.
       inverse: ``float32[D]``, an estimate of the reciprocal of the scaled edge.
       edge: ``int32[D]``, the scaled edge in units of ``2**-28``.
     """
@@ -61,8 +61,8 @@ def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: An
 
     Args:
       origin: ``float32[3, D]``, three numbers for each axis whose sum is the origin.
-      size: edge lengths of a cell.
-      stride: stride of the wanted voxels.
+      size: edge lengths of a cell, one per axis.
+      stride: edge lengths of the voxels to find, in cells.
       dtype: dtype of the positions.
     """
     edges, *numbers = _numbers(tuple(size), np.dtype(dtype))
@@ -71,7 +71,10 @@ def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: An
 
 @functools.lru_cache(maxsize=256)
 def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]:
-    """Return the arrays ``size``, ``scale``, ``inverse`` and ``edge`` of a Lattice, read-only."""
+    """Return read-only arrays ``size``, ``scale``, ``inverse`` and ``edge`` of a :class:`Lattice`.
+
+    The argument ``size`` has the edge lengths of a cell; ``dtype`` is the dtype of positions.
+    """
     edges = np.asarray(size, np.float64)
     fraction, exponent = np.frexp(edges)  # in [0.5, 1)
     numbers = (
@@ -150,8 +153,8 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
 def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
     """Return ``bool[N]``: True where float32 is too coarse to tell which cell a position is in.
 
-    There, neighboring float32 numbers are more than a quarter of a cell apart. Positions outside
-    the coordinate range are False, and so is every float64 position.
+    At such a position, neighboring float32 numbers are more than a quarter of a cell apart. The
+    result is False for positions outside the coordinate range and for float64 positions.
 
     Args:
       positions: ``float[N, D]``, the positions as given.

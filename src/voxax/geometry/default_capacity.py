@@ -7,7 +7,7 @@ from voxax.hardware.target import target_platform
 
 
 def default_capacity(n: int) -> int:
-    """Return the capacity for ``n`` rows if the user gives none.
+    """Return the capacity of an array for ``n`` rows if the user gives none.
 
     On CPUs, whose kernels skip padding, it is one of few sizes that are far apart, so that a data
     set compiles few programs. Accelerators compute padding too, so their sizes are closer together.
@@ -16,5 +16,5 @@ def default_capacity(n: int) -> int:
 
 
 def has_ladder() -> bool:
-    """Return whether default capacities take :func:`voxax.coords.ladder_capacity`, as on CPUs."""
+    """Return whether default capacities come from ``voxax.coords.ladder_capacity``, as on CPUs."""
     return target_platform() == "cpu"

@@ -22,9 +22,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def known_on_host(*values: Any) -> bool:
-    """Return whether no array is traced, no trace is active, and all are on at most one device.
+    """Return whether NumPy code can read all arrays in the pytrees ``values``.
 
-    Inside ``jax.jit`` this is False for NumPy arrays too, because shapes must not depend on data.
+    It can if none of them is traced, no trace is active, and they are on at most one device. Inside
+    ``jax.jit`` this is False for NumPy arrays too, because shapes must not depend on data.
     """
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
     if _compat.is_traced(arrays):
@@ -36,7 +37,7 @@ def known_on_host(*values: Any) -> bool:
 
 
 def known_on_cpu(*values: Any) -> bool:
-    """Return whether no array is traced, no trace is active, and all arrays are on one CPU."""
+    """Return whether :func:`known_on_host` is True and all arrays in ``values`` are on a CPU."""
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
     return known_on_host(arrays) and all(d.platform == "cpu" for d in _devices(arrays))
 
@@ -46,7 +47,7 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 
 
 def as_host_array(values: Any) -> np.ndarray:
-    """Return values as a NumPy array in the dtype that JAX would use; memory may be shared."""
+    """Return ``values`` as a NumPy array in the dtype that JAX would use; it may share memory."""
     if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
         values = jax.device_get(values)  # explicit, so that a transfer guard allows it
     values = np.asarray(values)

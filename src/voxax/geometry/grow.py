@@ -237,8 +237,8 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
 def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
     """Return the rows ``coords[n] + steps[k]``, as the two results of :func:`_candidates`.
 
-    The first step is zero. ``keep bool[N, K - 1]`` tells which sites of the other steps to keep;
-    the rest become padding. None keeps all.
+    The first of the K steps is zero. ``keep bool[N, K - 1]`` is False where the site of another
+    step is left out, so that its row becomes padding. ``keep=None`` leaves out none.
     """
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
@@ -251,7 +251,10 @@ def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
 
 @in_either("factors")
 def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the voxels ``coords * factors + step`` inside each voxel; see :func:`_candidates`."""
+    """Return the voxels into which each voxel is split, as the two results of :func:`_candidates`.
+
+    They are at ``coords * factors + step`` for all steps from 0 to ``factors - 1`` on each axis.
+    """
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
@@ -266,7 +269,8 @@ def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]
 def _parents(xp: Any, children: Any, number: int) -> Any:
     """Return the row of the voxel that contains each child, -1 where ``children`` is -1.
 
-    ``children`` are indices, ``int32[...]``; child k of voxel n has index ``k * number + n``.
+    ``children`` are indices, ``int32[...]``; child k of voxel n has index ``k * number + n``, where
+    ``number`` is the number of voxels.
     """
     return xp.where(children < 0, np.int32(-1), children % np.int32(number))
 

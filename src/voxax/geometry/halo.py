@@ -34,7 +34,7 @@ class Halo:
         round's capacity S.
       source: ``int32[in_capacity]``, where the features of each input row of the map are: an index
         into the shard's own rows followed by the rows received in each round; -1 in padding.
-      schedule: for each round, the pairs of shards that exchange rows; static.
+      schedule: for each round, the ``(sender, receiver)`` pairs of shards; static.
       shards: number of shards; static.
       own_capacity: number of feature rows of a shard, padding included; static.
       axis: name of the mapped mesh axis; static.
@@ -82,12 +82,15 @@ class Halo:
 
 
 def split_axis(rows: Any) -> str | None:
-    """Return the mesh axis over which a scene (Voxels or VoxelGeometry) is split, or None."""
+    """Return the name of the mesh axis over which Voxels or a VoxelGeometry is split, or None."""
     return getattr(getattr(rows, "geometry", rows), "split_over", None)
 
 
 def refuse_shard(rows: Any, operation: str) -> None:
-    """Raise :class:`voxax.InputError` about ``operation`` if ``rows`` is one shard of a scene."""
+    """Raise :class:`voxax.InputError` if ``rows`` is one shard of a scene.
+
+    ``rows`` is Voxels or a VoxelGeometry. ``operation`` names what shards do not support.
+    """
     axis = split_axis(rows)
     if axis is not None:
         raise InputError(

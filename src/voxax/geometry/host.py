@@ -114,7 +114,11 @@ def host_geometry(
     level: int = 0,
     level_capacities: tuple[tuple[Level, int], ...] = (),
 ) -> VoxelGeometry:
-    """Make a VoxelGeometry of NumPy arrays from sorted, distinct rows, padded to ``capacity``."""
+    """Make a VoxelGeometry of NumPy arrays from ``rows``, which are padded or cut to ``capacity``.
+
+    ``rows int32[N, 1 + D]`` are sorted and distinct. The other arguments are attributes of the
+    geometry.
+    """
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
         np.asarray(min(len(rows), capacity), np.int32),  # type: ignore[arg-type]
@@ -152,8 +156,9 @@ def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.
     """Return every candidate output site of a generative map, unsorted and with duplicates.
 
     Returns:
-      ``(int32[N * K, 1 + D], int32[])`` for N input sites and K taps: the candidates, with padding
-      where there is none, and the number of candidates outside the coordinate range.
+      ``(int32[N * K, 1 + D], int32[])`` for N input sites and K taps. The rows are the candidates,
+      or padding where a tap reaches no output site. The number counts the sites that were left out
+      because they are outside the coordinate range.
     """
     offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
     valid = coords[:, :1] != PAD

@@ -64,7 +64,7 @@ def check_coords(
 ) -> tuple[jax.Array, jax.Array]:
     """Check integer coordinates and features, and return them as ``(int32[N, 1 + D], [N, C])``.
 
-    Values of concrete coordinates are checked too; wrong input raises :class:`InputError`. With
+    Values of coordinates are checked unless traced. Wrong input raises :class:`InputError`. With
     ``on_host`` the coordinates become a NumPy array, and the features are returned as they are.
     """
     if not isinstance(coords, jax.Array):
@@ -106,9 +106,9 @@ def check_batch_range(batch_index: Any, batch_size: int) -> None:
 
 
 def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
-    """Raise :class:`InputError` for concrete rows outside the batch or the coordinate range.
+    """Raise :class:`InputError` if a row has a wrong batch index or is out of the coordinate range.
 
-    Padding rows are skipped.
+    Batch indices must lie in ``[0, batch_size)``. Padding rows are skipped.
     """
     valid = coords[:, 0] != PAD
     rows = coords if valid.all() else coords[valid]
@@ -166,7 +166,10 @@ def float_positions(positions: Any, *, finite: bool = True, on_host: bool = Fals
 
 
 def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
-    """Raise :class:`InputError`: float32 is coarser than a quarter voxel at ``position``."""
+    """Raise :class:`InputError`: float32 does not resolve a quarter of a voxel at ``position``.
+
+    ``row`` is the row of the position, and ``size`` has the edge lengths of a voxel.
+    """
     raise InputError(
         f"position {position} at row {row}: float32 numbers there lie more than a quarter of a "
         f"voxel of size {tuple(size)} apart. Give the voxels an origin= near the points, and the "
@@ -211,7 +214,7 @@ def batch_indices(batch_index: Any, rows: int, *, on_host: bool = False) -> jax.
 
 
 def check_scene_numbers(batch_index: Any) -> None:
-    """Raise :class:`InputError` for concrete batch indices beyond the largest batch size."""
+    """Raise :class:`InputError` if a concrete batch index is above the largest supported one."""
     if batch_index.size:
         _limits.SCENES.check("batch_index + 1 =", int(batch_index.max()) + 1, -np.inf)
 

@@ -79,7 +79,7 @@ def devoxelize(
     between the centers of the ``2**D`` voxels around the point.
 
     Args:
-      voxels: voxels with ``C`` channels. Without ``voxel_size`` it is 1; without ``origin``, 0.
+      voxels: voxels with ``C`` channels. An unset voxel size counts as 1, an unset origin as 0.
       positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is ignored. For a NumPy
         array of float64, the origin is subtracted in float64, as in :func:`voxax.voxelize`.
       batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
@@ -217,7 +217,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Return the dtype to interpolate in: float32 or wider; integers for integer features."""
+    """Return the dtype to compute in: float32 or wider, or an integer dtype for integers."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide
@@ -233,7 +233,7 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Check positions against ``voxels``, and return both as a :class:`Cloud` and a Lattice.
+    """Check points against ``voxels``; return a :class:`Cloud` of them, and the voxels' lattice.
 
     Args:
       voxels: the voxels to read or to add to.
@@ -360,7 +360,8 @@ def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
 def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
     """Scale the weights ``[N, K]`` of the K taps to a sum of one over the taps that exist.
 
-    The weights of missing taps are zero. All weights are zero if the largest is about zero.
+    The weights of missing taps, where ``exists`` is False, are zero. If the largest weight of a row
+    is about zero, the whole row is zero.
     """
     weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
     # Divide by the largest weight first. The sum is then at least one, so powers of its inverse in

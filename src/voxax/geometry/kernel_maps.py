@@ -129,7 +129,7 @@ class KernelMap:
         self._own()
 
     def _own(self) -> None:
-        """Empty the ``memo`` if it was filled for a map with other arrays or static values."""
+        """Take an empty ``memo`` if the present one belongs to other arrays or static values."""
         arrays = self.in_geometry, self.out_geometry, *self.views.values()
         memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
         object.__setattr__(self, "memo", memo)
@@ -181,7 +181,7 @@ class KernelMap:
         return self.in_capacity if self.halo is None else self.halo.own_capacity
 
     def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
-        """Return the features of all input rows ``[in_capacity, ...]``, and the map without halo.
+        """Return the features ``[in_capacity, ...]`` of all input rows, and the map without halo.
 
         Every layer calls this first. On one shard of a scene it exchanges features with the other
         shards; otherwise it returns the features and the map unchanged.
@@ -340,7 +340,10 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
 
 
 def _check_table(name: str, table: np.ndarray, rows: int) -> None:
-    """Raise :class:`InputError` unless entries are in ``[-1, rows)``; columns only repeat -1."""
+    """Raise :class:`InputError` unless every entry of ``table`` is -1 or a row below ``rows``.
+
+    A row may occur only once in a column. ``name`` names the table in the message.
+    """
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()
@@ -422,7 +425,7 @@ _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbor
 def note_cells(kernel_map: KernelMap) -> KernelMap:
     """Note in the map that every input row has exactly one output row, its cell; return the map.
 
-    Call it only for a map with all pairs of a spec whose cells partition the lattice. Programs for
+    Call it only for an unrestricted map of a spec whose cells partition the lattice. Programs for
     TPUs then look up the cell of each input, which is faster than to invert the table.
     """
     ends = kernel_map.in_geometry.coords, kernel_map.out_geometry.coords
@@ -447,8 +450,9 @@ def _cells_by_tiles(
 ) -> tuple[jax.Array]:
     """Return the transposed neighbor table in a tuple, for a map in which each input has one cell.
 
-    ``rows int32[N, 1 + D]`` are the inputs, and ``cells int32[M, 1 + D]`` the outputs, which have
-    edges of ``stride``. One search finds the cell of each input, so ``neighbors`` are not inverted.
+    ``rows int32[N, 1 + D]`` are the inputs. ``cells int32[M, 1 + D]`` are the outputs, each of
+    which has edges of ``stride`` input sites. One search finds the cell of each input, so
+    ``neighbors`` are not inverted.
     """
     here = np.zeros((1, len(stride)), np.int32)
     # The cells of sorted rows are nearly in lexicographic order, so the search by tiles is fast.

@@ -32,10 +32,10 @@ _SLOPES = 0.5, 1.5
 
 @dataclasses.dataclass(frozen=True)
 class LevelFit:
-    """A function that returns the capacity of one level for a given capacity of the input.
+    """A function from the capacity of a network's input to the capacity of one of its levels.
 
-    If samples had this input capacity, it returns the most rows that samples of this or a smaller
-    input capacity need, times a margin. Otherwise it returns
+    An input capacity that occurred among the samples gives the most rows that samples of this or a
+    smaller input capacity need at the level, times a margin. Another one gives
     ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. The exponent
     depends on the scene: coarsening removes more voxels of surfaces than of lines. Results are
     rounded up to a multiple of 8.
@@ -166,10 +166,11 @@ def rows_by_stride(
 ) -> tuple[int, ...]:
     """Return the capacity of every level, computed from the input's capacity and the strides.
 
-    A level that is reached by strided steps takes ``1.2 / s`` times the rows of the level where
-    these steps begin, and at most all of them. Here s is the product of their strides, averaged
-    over axes. If a level needs more, 1.2 is doubled for all levels until every level fits.
-    Generative and transposed levels take :func:`voxax.coords.ladder_capacity` of their count.
+    A chain of strided steps begins at the input, or at a generative, transposed or fixed level. A
+    level in the chain takes ``1.2 / s`` times the rows of the chain's first level, and at most all
+    of them. Here s is the product of the strides from there, each averaged over the axes. If a
+    level needs more, 1.2 is doubled for all levels until every level fits. Generative and
+    transposed levels take :func:`voxax.coords.ladder_capacity` of their count.
 
     Args:
       capacity: number of rows of the input.

@@ -47,7 +47,7 @@ class LostRows:
 
     @classmethod
     def of(cls, numbers: Mapping[Level, Any]) -> LostRows:
-        """Make LostRows from a mapping of level (stride) to rows lost, int or ``int32[]``."""
+        """Make LostRows from a mapping of the stride of a level to the number of rows it lost."""
         on_host = all(isinstance(n, int | np.ndarray | np.generic) for n in numbers.values())
         table = np.zeros((_ROWS, _WIDTH), np.int32)
         if on_host:
@@ -75,7 +75,10 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return LostRows with the larger of both numbers at each level; branches share losses."""
+        """Return LostRows with the larger of both numbers at each level.
+
+        Two branches of a network share the losses of earlier layers; a sum would count them twice.
+        """
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
@@ -83,10 +86,10 @@ class LostRows:
 
     @staticmethod
     def total_of(sources: Sequence[LostRows]) -> LostRows:
-        """Return the sum of the rows that all ``sources`` lost.
+        """Return, for each level, the number of rows that all ``sources`` lost together.
 
-        If two sources were made by :meth:`add` or :meth:`joined` from the same LostRows, the rows
-        of the latter count once.
+        If two sources were made from the same LostRows, by :meth:`add` or :meth:`joined`, the rows
+        that these LostRows count are counted once.
         """
         total, *others = sources
         counted = list(total._history())
@@ -157,7 +160,7 @@ class LostRows:
 
 @functools.lru_cache(maxsize=1024)
 def _name(level: Level) -> np.ndarray:
-    """Return an empty ``table`` (see :class:`LostRows`) that only has the stride of ``level``."""
+    """Return a ``table`` of :class:`LostRows` that is zero except for the stride of ``level``."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 1 : 1 + len(level)] = level
     return table
@@ -165,7 +168,7 @@ def _name(level: Level) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _one(level: Level) -> np.ndarray:
-    """Return a ``table`` (see :class:`LostRows`) with 1 row lost at ``level``, without stride."""
+    """Return a ``table`` of :class:`LostRows` that is zero except for 1 row lost at ``level``."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 0] = 1
     return table

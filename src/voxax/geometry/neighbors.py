@@ -196,7 +196,10 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position."""
+    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position.
+
+    Positions whose ``scene`` is -1 count as zero.
+    """
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
 
@@ -244,7 +247,8 @@ def _scenes(cloud: Points) -> jax.Array:
 def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """Apply ``run`` to blocks of ``rows`` rows of all arrays, and concatenate its two results.
 
-    The last block is padded with -1, and the results of this padding are removed.
+    ``run`` takes a tuple with a block of each array, and returns two arrays. The last block is
+    padded with -1, and the results of this padding are removed.
     """
     number = arrays[0].shape[0]
     blocks = -(-number // rows) if number else 0

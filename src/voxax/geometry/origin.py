@@ -132,7 +132,8 @@ def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any
 
     Args:
       positions: ``float[N, D]``, relative to ``own``. From a NumPy array of float64, the origin is
-        subtracted here, as far as its values are known. Other arrays are returned as they are.
+        subtracted here; if it is traced, their :func:`near_origin` is subtracted instead. Other
+        arrays are returned as they are.
       origin: the origin that the result is relative to; may be traced.
       own: the origin that ``positions`` are relative to; () is zero.
 

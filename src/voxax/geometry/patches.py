@@ -27,8 +27,9 @@ class Patches(NamedTuple):
     Attributes:
       rows: ``int32[P, L]``, the voxel row in each slot of each patch, -1 in empty slots. Empty
         slots come last in their patch.
-      place: ``int32[capacity]``, for each voxel row the index ``patch * L + slot`` of the slot with
-        its attention result; -1 for padding. Further slots of the row only serve as keys.
+      place: ``int32[capacity]``, for each voxel row the slot, as ``patch * L + slot``, whose
+        attention result the row takes; -1 for padding. If the row is in further slots, these only
+        serve as keys and values.
     """
 
     rows: jax.Array
@@ -75,7 +76,7 @@ def check_length(name: str, length: int) -> None:
 
 
 def number_of_patches(capacity: int, batch_size: int, length: int) -> int:
-    """Return how many patches of ``length`` rows suffice for ``batch_size`` scenes of any sizes."""
+    """Return how many patches suffice for ``batch_size`` scenes with ``capacity`` rows together."""
     return max(1, min(capacity, (capacity + batch_size * (length - 1)) // length))
 
 

@@ -203,8 +203,8 @@ class Plan:
           maps: False attaches only the capacities and builds no maps.
           grow: what to do if a level needs more rows than its fitted capacity. False raises. True
             takes larger capacities. On CPUs these are the capacities of a plan that is not fitted.
-            Accelerators take the fitted capacities for the next larger input that suffices. If
-            inputs about 16 times as large do not suffice, they do as CPUs do.
+            On accelerators they are the fitted capacities for the next larger input that suffices;
+            if inputs about 16 times as large do not suffice, they are those of CPUs.
           capacity: rows of the result, for instance from :meth:`capacity`; None takes the capacity
             of ``voxels``.
 
@@ -345,10 +345,10 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A placeholder for attached maps. It marks geometries that come from a traced model's input.
+    """A placeholder for attached maps, which marks a traced model's input and what comes from it.
 
-    The recorder is part of the pytree's structure. So a jitted function that takes marked voxels is
-    traced anew, and its maps are recorded. Other functions are found in JAX's cache.
+    The recorder is part of the pytree's structure. So JAX traces a jitted function anew if it takes
+    marked voxels, and the function's maps are recorded. JAX takes other functions from its cache.
     """
 
     recorder: _Recorder | None = None
@@ -379,8 +379,8 @@ class _Recorder:
     def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
         """Note a requested kernel map, and number the level of its output voxels. Return the map.
 
-        The returned map knows the level. A map whose input voxels do not come from the model's
-        input is returned unchanged.
+        The number becomes the ``level`` of the returned map's output geometry. A map whose input
+        voxels do not come from the model's input is returned unchanged.
         """
         geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
         if not self._is_watched(geometry):  # voxels that do not come from the input

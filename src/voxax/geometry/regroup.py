@@ -175,7 +175,7 @@ def new_geometry(
     level_capacities: tuple[tuple[Level, int], ...] = (),
     lost: jax.Array | None = None,
 ) -> VoxelGeometry:
-    """Make the geometry of new rows, without attached maps; it counts all rows that were lost.
+    """Make the geometry of new rows, without attached maps; its ``drops`` count all lost rows.
 
     Args:
       found: the new rows.

@@ -80,7 +80,8 @@ def mean_rows(total: jax.Array, neighbors: jax.Array, dtype: Any) -> jax.Array:
 
     Args:
       total: ``[M, C]``, the sums.
-      neighbors: ``int32[M, K]``, the row of each neighbor; -1 is no neighbor.
+      neighbors: ``int32[M, K]``, the row of each neighbor; -1 is no neighbor. The sums of a row
+        without neighbors are not divided.
       dtype: dtype of the result.
     """
     return _mean_p.bind(*_compat.vary_alike(total, neighbors), dtype=jnp.dtype(dtype))
@@ -170,7 +171,7 @@ def _by(ufunc: Callable[..., Any]) -> HostBody:
 
 
 def _own(values: Any, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Return a copy of ``values``, cast and broadcast, in memory that JAX can use as it is."""
+    """Return a copy of ``values``, cast to ``dtype`` and broadcast to ``shape``, for use by JAX."""
     found = empty_array(shape, dtype)
     found[...] = values
     return found

@@ -192,7 +192,11 @@ def _merged(
 def _joined(
     sources: Sequence[VoxelGeometry], join: Join, capacity: int | None
 ) -> tuple[VoxelGeometry, Rows]:
-    """Return the joint geometry, and for each source its row of every joint voxel, or -1."""
+    """Return the geometry of the union or intersection, and which source rows have its voxels.
+
+    The second result is a tuple with an array ``int32[capacity of this geometry]`` for each source:
+    the source's row of each voxel, or -1. ``capacity`` is as in :func:`cat`.
+    """
     first, *others = sources
     if capacity is None and all(first.same_as(other) for other in others):
         geometry = functools.reduce(VoxelGeometry.with_drops_of, others, first)
@@ -221,7 +225,7 @@ def _own_rows(xp: Any, coords: Any) -> Any:
 
 @in_either("lengths", "capacity")
 def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
-    """Return ``int32[capacity]`` for each list of rows: its row at each output row, or -1.
+    """Return ``int32[capacity]`` per list of rows: which of its rows each output row has, or -1.
 
     Args:
       inverse: the output row of each row of the concatenated lists, or -1.
@@ -330,7 +334,10 @@ def _can_join(arrays: Sequence[jax.Array]) -> bool:
 
 
 def _cat_portably(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Concatenate all arrays but the last along the channels, with zeros where it is False."""
+    """Concatenate feature arrays along the channels; return the result in a tuple.
+
+    The last of ``arrays`` is a mask ``bool[N]``. Rows where the mask is False become zero.
+    """
     *sides, valid = arrays
     joined = jnp.concatenate(sides, axis=1)
     return (jnp.where(valid[:, None], joined, jnp.zeros((), joined.dtype)),)

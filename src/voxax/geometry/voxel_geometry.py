@@ -29,7 +29,10 @@ from voxax.geometry.lost_rows import Level, LostRows
 
 
 class Held:
-    """A dictionary key for an array that compares arrays by identity and keeps the array alive."""
+    """A dictionary key that holds an array. Two keys are equal if they hold the same array.
+
+    Arrays are compared by identity, and the key keeps its array alive.
+    """
 
     __slots__ = ("array",)
 
@@ -46,9 +49,9 @@ class Held:
 class Memo:
     """A cache of values that are computed from the arrays of one owner, such as a VoxelGeometry.
 
-    Each value is computed once, at the trace level of the owner's arrays. So it may be used
-    wherever the owner may, inside ``scan`` bodies and gradients too. It lives as long as the owner,
-    so no tracer outlives its trace. The memo is no pytree child: flattening the owner drops it.
+    Each value is computed once, at the trace level of the owner's arrays. So a value may be used
+    wherever the owner may, inside ``scan`` bodies and gradients too. The memo lives as long as the
+    owner, so no tracer outlives its trace. It is no pytree child: flattening the owner drops it.
     Copies, pickles and owners with other arrays have empty memos.
     """
 
@@ -76,7 +79,7 @@ class Memo:
         return self if same and known_facts == facts else Memo().owned_by(arrays, facts)
 
     def get(self, key: Hashable) -> Any:
-        """Return the value under ``key``, or None if there is none or its arrays were modified."""
+        """Return the value under ``key``; None if absent, or if its arrays were modified since."""
         value, snapshot, trace = self._table.get(key, (None, (), None))
         if trace is not None and trace != _compat.current_trace():
             return None
@@ -88,8 +91,8 @@ class Memo:
         Args:
           key: the name of the value.
           arrays: a pytree of every array that ``build`` reads. The value is built at their trace
-            level. If they have different trace levels, it is not remembered. If JAX hides the
-            levels, it is remembered for the current trace only.
+            level. If they have different trace levels, the value is not remembered. If JAX hides
+            the levels, the value is remembered for the current trace only.
           build: a function that returns the value.
         """
         trace_level, trace = _compat.context_of(arrays), None
@@ -245,7 +248,7 @@ class VoxelGeometry:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """The arrays that building a map reads."""
+        """The arrays from which kernel maps are built: coordinates, count and lost rows."""
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
@@ -335,7 +338,10 @@ def _valid(xp: Any, coords: Any) -> Any:
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
-    """Raise :class:`CapacityError` if ``num_dropped`` is known and not 0: a level lost rows."""
+    """Raise CapacityError if ``num_dropped``, the rows lost at ``level``, is known and above 0.
+
+    ``count`` is the number of rows that were kept.
+    """
     if _compat.is_traced(num_dropped) or not int(num_dropped):
         return
     given, needed = int(count), int(count) + int(num_dropped)

@@ -366,7 +366,7 @@ class Voxels:
         return int(self.count)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        """Return how notebooks show voxels: counts, sizes, features and coordinates."""
+        """Return the Treescope rendering for notebooks: counts, sizes, features, coordinates."""
         from treescope import repr_lib
 
         traced = _compat.is_traced(self.count)
@@ -427,7 +427,10 @@ def _add_parts(xp: Any, local: Any, origin: Any) -> Any:
 
 @in_either("steps")
 def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> Any:
-    """Return ``bool[]``: whether float32 is coarser than ``steps / 4`` at any valid position."""
+    """Return ``bool[]``: whether float32 fails to resolve a quarter voxel at any valid position.
+
+    ``steps`` has the edge lengths of a voxel, one per axis.
+    """
     reach = xp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
     return xp.any(valid[:, None] & (xp.abs(positions) >= reach.astype(positions.dtype)[None]))
 
@@ -765,7 +768,10 @@ def to_dense(
 def _rows_of_cells(
     coords: np.ndarray, corner: tuple[int, ...], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return ``int32[*shape]``, the row at each cell, or -1; ``corner`` is the first cell."""
+    """Return a grid ``int32[*shape]`` of scenes and cells: the row of each cell's voxel, or -1.
+
+    ``corner`` has the lattice coordinates of the first cell, which is the same in each scene.
+    """
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = ((index >= 0) & (index < np.asarray(shape, np.int32)[None])).all(axis=1)
     (rows,) = np.nonzero(inside & (coords[:, 0] != PAD))
@@ -776,7 +782,10 @@ def _rows_of_cells(
 
 @in_either("corner", "shape")
 def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
-    """Return ``[*shape, C]``, the features at scene and cell; ``corner`` is the first cell."""
+    """Return a grid ``[*shape, C]`` of scenes and cells: the features of each cell's voxel, or 0.
+
+    ``corner`` has the lattice coordinates of the first cell, which is the same in each scene.
+    """
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = xp.all((index >= 0) & (index < np.asarray(shape, np.int32)[None]), axis=1)
     inside &= coords[:, 0] != PAD
@@ -926,7 +935,10 @@ def _stacked_on_host(
 @eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
-    """Concatenate the rows of batches with ``sizes[i]`` scenes each, and renumber the scenes."""
+    """Concatenate the rows ``coords`` of several batches, and renumber their scenes.
+
+    Batch i has ``sizes[i]`` scenes. The result has ``capacity`` rows.
+    """
     moved, start = [], 0
     for rows, size in zip(coords, sizes, strict=True):
         moved.append(jnp.where(rows[:, :1] == PAD, PAD, rows.at[:, 0].add(start)))
@@ -946,15 +958,15 @@ def _scene_rows(xp: Any, coords: Any, index: Any, capacity: int) -> CompactRows:
 
 @in_either("batch_size")
 def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
-    """Return ``int32[]``, the number of voxels of the largest scene, from sorted rows."""
+    """Return ``int32[]``, the number of voxels of the largest scene; ``coords`` are sorted."""
     ends = xp.searchsorted(coords[:, 0], xp.arange(batch_size + 1, dtype=np.int32))
     return xp.max(ends[1:] - ends[:-1]).astype(np.int32)
 
 
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
-    """Return ``b`` on the coordinates of ``a``, for an operation on both, and the joint geometry.
+    """Return ``b`` with its rows on the coordinates of ``a``, and a geometry for ``a`` and ``b``.
 
-    The joint geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
+    The geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
     unknown whether two coordinate arrays are equal, for example if they are two arguments. Then the
     compiled program compares the rows, once for each pair of geometries. A row of ``b`` with other
     coordinates is lost: its features become zero, and it counts in ``num_dropped``.

@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 
 def blocked(folder: Path) -> str | None:
-    """Return why ``folder``, or its nearest existing parent, is not accessible; None if it is."""
+    """Return why ``folder`` or its nearest existing parent is inaccessible; None if accessible."""
     for part in (folder, *folder.parents):
         if os.path.lexists(part):
             break

@@ -167,7 +167,7 @@ def _cores(root: Path) -> Facts:
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many CPU cores the container's cgroup allows, as a fraction; None if unlimited."""
+    """Return how many CPU cores the container's cgroup allows, such as 1.5; None if unlimited."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
@@ -237,7 +237,7 @@ _DTYPES = {
 
 
 def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the dtypes with native arithmetic on a CPU with these flags; None if unknown."""
+    """Return the dtypes that a CPU with these ``flags`` computes in natively; None if unknown."""
     if flags is None:
         return None
     more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))

@@ -86,7 +86,7 @@ def remeasure(device: Any = None) -> HardwareInfo:
 
 
 def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
-    """Return a device's platform, and facts from its JAX object and its platform's sources."""
+    """Return the platform of ``device``, and facts from JAX, the driver and ``runtime``."""
     own = device_facts(device)
     platform = str(own["platform"].value)
     chip: Facts = {}

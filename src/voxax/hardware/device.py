@@ -61,7 +61,10 @@ def process_facts(device: Any) -> Facts:
 
 
 def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
-    """Return by field name how many hosts and slices ``devices`` span, and their grid's shape."""
+    """Return facts about ``devices`` as values by field name of HardwareInfo.
+
+    They are the numbers of processes, hosts and slices, and the extent of the device coordinates.
+    """
     hosts = {ask(d, "process_index") for d in devices} - {None}
     slices = {ask(d, "slice_index") for d in devices} - {None}
     coords = [tuple(c) for d in devices if (c := ask(d, "coords")) is not None]

@@ -36,7 +36,7 @@ Facts = dict[str, Fact]
 
 
 def facts_from(source: str, **values: Any) -> Facts:
-    """Return facts by field name from one source, given as ``field=value``; leave out None."""
+    """Return facts by field name: the ``values`` that are not None, each with its ``source``."""
     return {name: Fact(value, source) for name, value in values.items() if value is not None}
 
 

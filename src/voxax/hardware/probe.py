@@ -119,7 +119,10 @@ def _bandwidth(device: Any, size: int) -> float:
 
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
-    """Return the operations per second of a ``size`` x ``size`` matrix product, full precision."""
+    """Return the operations per second of a ``size`` x ``size`` matrix product in ``dtype``.
+
+    Products of float32 and float64 are computed at full precision.
+    """
     precision = "highest" if dtype in _EXACT else "default"
     out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     with jax.default_device(device), jax.enable_x64(dtype == "float64"):

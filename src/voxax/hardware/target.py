@@ -38,7 +38,7 @@ def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[Non
 
 
 def target_platform() -> str:
-    """Return the platform (``cpu``, ``gpu``, ``tpu``) that programs are most likely for."""
+    """Return the platform of the hardware given to :func:`targeting`, else of JAX's default."""
     target = _target.get()
     return jax.default_backend() if target is None else target[0].platform
 
@@ -61,7 +61,7 @@ def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
 
 @functools.lru_cache(maxsize=64)
 def _absent(device: Any) -> HardwareInfo:
-    """Return facts about a device that is only described; warn of a TPU unknown to JAX."""
+    """Return facts about a device that is not attached; warn if it is a TPU unknown to JAX."""
     cores = getattr(device, "num_cores", None)
     if device.platform == "tpu" and _compat.tpu_info(device.device_kind, cores) is None:
         warnings.warn(
