@@ -53,7 +53,7 @@ class Trained:
         return self.trainer.logits(example.voxels)[example.inverse]
 
     def predict(self, scene: Any) -> tuple[Any, Any]:
-        """Return ``(truth, prediction)`` of one scene, as :meth:`Score.add` takes them."""
+        """Predict a scene; return ``(truth, prediction)``, the arguments of :meth:`Score.add`."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
 

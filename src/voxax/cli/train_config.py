@@ -316,7 +316,10 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the scans named by ``data.train`` or ``data.validation``, or None if not given."""
+        """Return the names of scans in ``data.train`` or ``data.validation``; None for all scans.
+
+        `name` is the key, ``train`` or ``validation``.
+        """
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None

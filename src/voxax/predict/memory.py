@@ -37,8 +37,8 @@ class MemoryReport:
       argument_bytes: bytes of parameters, voxels and the optimizer's state.
       output_bytes: bytes of results.
       temporary_bytes: bytes of intermediate arrays and constants.
-      program_bytes: sum of these three and the program's code, without outputs that reuse the
-        memory of arguments.
+      program_bytes: bytes of arguments, outputs, temporaries and the program's code, without
+        outputs that reuse the memory of arguments.
       resident_bytes: bytes of arguments that are on the device already.
       needed_bytes: bytes that a run needs in addition to the memory in use now.
       baseline_bytes: bytes in use before the run, by this process on a CPU, otherwise on the
@@ -83,7 +83,7 @@ class MemoryReport:
 
     @property
     def fits(self) -> bool:
-        """Whether the needed memory is within the limit, or the limit is unknown."""
+        """Whether the program compiles, and the needed memory is within the limit (if known)."""
         if self.refused:
             return False
         return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes

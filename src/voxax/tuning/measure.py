@@ -68,7 +68,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Time one more sample of ``calls`` calls, and return the seconds per call."""
+        """Time one more sample, a series of `self.calls` calls; return its seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
