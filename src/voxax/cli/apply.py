@@ -48,7 +48,7 @@ class Trained:
         return dataclasses.replace(example, voxels=voxels)
 
     def logits(self, cloud: PointCloud) -> np.ndarray:
-        """Return a segmentation network's logits for N points, ``float32[N, classes]``."""
+        """Return the segmentation logits for the N points of a cloud, ``float32[N, classes]``."""
         example = self.example(cloud)
         return self.trainer.logits(example.voxels)[example.inverse]
 

@@ -40,7 +40,7 @@ MIN_POINTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Simulate:
-    """Task (picklable callable) that simulates a LiDAR sweep, without points beyond ``RADIUS``.
+    """Task (picklable callable): simulate a LiDAR sweep; drop points farther than ``RADIUS``.
 
     Points have labels; if `boxed` is True, objects also have boxes.
     """

@@ -314,7 +314,7 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return the seconds of waits for copies that take longer than the kernels during them."""
+        """Return the seconds of waits for copies that take longer than the kernels meanwhile."""
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:

@@ -133,6 +133,6 @@ def _environment(dump: Path) -> dict[str, str]:
 
 
 def matrix_product(size: int = 4096, dtype: str = "bfloat16") -> tuple[Any, ...]:
-    """Return the program ``a @ b`` of square matrices, for :func:`count`."""
+    """Return ``(function, *shapes)`` of ``a @ b`` for square matrices; a `target` of `count`."""
     shape = jax.ShapeDtypeStruct((size, size), jnp.dtype(dtype))
     return jnp.dot, shape, shape

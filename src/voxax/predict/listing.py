@@ -82,8 +82,10 @@ class Copy:
     Attributes:
       source, target: names of the memories, e.g. ``hbm`` and ``vmem``.
       granules: size in granules, a hardware unit of bytes. None if it is known only at run time.
-      runs: how often all passes (iterations) together start the copy. None if each pass does.
-      ahead: passes from the start of the copy to the wait for it. 0 if the same pass waits.
+      runs: number of starts of the copy in all passes (iterations) of the loop; None if every pass
+        starts it.
+      ahead: number of passes from the start of the copy to the wait for its end; 0 if the same pass
+        starts it and waits.
     """
 
     source: str
@@ -113,7 +115,8 @@ class Loop:
       copies: copies that a pass starts, also in its regions.
       inner: loops and regions inside.
       waits: how often a pass waits for copies that it started itself.
-      runs: how often all passes of the loop around this one reach it. None if each pass does.
+      runs: how often this loop is reached in all passes of the enclosing loop. None if every pass
+        reaches it.
     """
 
     depth: int

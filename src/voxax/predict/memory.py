@@ -449,9 +449,9 @@ def _fits(need: int | None, limit: int) -> bool:
 
 
 def _on_the_line(known: dict[int, int | None], limit: int) -> int:
-    """Return the capacity where the bytes in `known`, by capacity, reach `limit`, or 0.
+    """Return the capacity whose bytes are `limit` on a line through two points of `known`, or 0.
 
-    It is on the line through the two known points nearest to the limit.
+    `known` has the bytes by capacity. The two points with bytes nearest to `limit` are taken.
     """
     points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
     if len(points) < 2:

@@ -194,7 +194,7 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return ``(row, stored name)`` of the last store to `place` above `name`'s row, or None."""
+        """Return ``(row, stored name)`` of the last store to `place` above `name`, or None."""
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]
         return stores[-1] if stores else None
