@@ -157,9 +157,9 @@ TURNS = {**dict.fromkeys(REGIONS, (math.pi, (0, 1))), "kitti": (math.pi / 4, (1,
 
 @dataclasses.dataclass(frozen=True)
 class FolderPreparation(BoxPreparation):
-    """:class:`BoxPreparation` whose examples also have a ``truth`` for the score of a benchmark.
+    """:class:`BoxPreparation` whose examples have the ``truth`` that benchmark scores need.
 
-    The truth is the scan with its boxes, but without its points.
+    This truth is the annotated scan, with its boxes but without its points.
     """
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
