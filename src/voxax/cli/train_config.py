@@ -316,7 +316,7 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the names of scans in ``data.train`` or another key `name`; None if it is empty."""
+        """Return the scan names in ``data.train`` or another key `name`; None if it is empty."""
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None
