@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, and 141 if the output is a closed pipe.
 
     Args:
-      arguments: arguments after the program name. None takes ``sys.argv[1:]``; this call must then
-          be the last of the process, whose exit it prepares.
+      arguments: arguments after the program name. None takes ``sys.argv[1:]`` and
+          registers an exit handler, so such a call must be the last of the process.
     """
     with ended_by_signals(_drop_closed_outputs) as ending:
         if arguments is None:
@@ -55,7 +55,7 @@ def _piped(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_closed_outputs() -> bool:
-    """Redirect stdout or stderr to the null device if its pipe is closed; True if one was."""
+    """Redirect stdout and stderr to the null device if their pipes are closed; True if any was."""
     closed = [number for number in _outputs() if _has_no_reader(number)]
     if closed:
         with open(os.devnull, "w") as nowhere:

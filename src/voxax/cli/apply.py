@@ -48,12 +48,12 @@ class Trained:
         return dataclasses.replace(example, voxels=voxels)
 
     def logits(self, cloud: PointCloud) -> np.ndarray:
-        """Return a segmentation network's logits for N points, ``float32[N, classes]``."""
+        """Return the segmentation logits for the N points of a cloud, ``float32[N, classes]``."""
         example = self.example(cloud)
         return self.trainer.logits(example.voxels)[example.inverse]
 
     def predict(self, scene: Any) -> tuple[Any, Any]:
-        """Return ``(truth, prediction)`` of one scene, as :meth:`Score.add` takes them."""
+        """Predict a scene; return ``(truth, prediction)``, the arguments of :meth:`Score.add`."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
 

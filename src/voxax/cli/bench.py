@@ -78,11 +78,11 @@ def bench(
 
 
 def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
-    """Return the model of a :class:`Workload` as a function, then the shapes of its arguments.
+    """Return ``(function, *shapes)``: a function that runs a model, and its arguments' shapes.
 
-    Shapes are ``jax.ShapeDtypeStruct``. `file` and `arguments` are the fields of the workload. All
-    convolutions use `algorithm`; None lets voxax choose. :func:`voxax.predict.count_all` calls this
-    function in another process.
+    The model is that of a :class:`Workload` with the fields `file` and `arguments`. Each argument's
+    shapes are a pytree of ``jax.ShapeDtypeStruct``. All convolutions use `algorithm`; None lets
+    voxax choose. :func:`voxax.predict.count_all` calls this function in another process.
     """
     import contextlib
 
@@ -103,11 +103,12 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
 
 def passes_of(kernel: CompiledKernel) -> float | None:
-    """Return how often a window kernel's main loop runs per stripe; None for other kernels.
+    """Return how many passes a window kernel's main loop makes per stripe; None for other kernels.
 
     A window kernel is a Pallas TPU kernel of implicit GEMM. Its rows are cut into tiles, groups of
-    tiles and stripes of groups. The function assumes that the loop visits each group once, and so
-    returns groups per stripe. The shapes of two operands, fields of ``Visits``, give both numbers.
+    tiles and stripes of groups. The loop is assumed to make one pass for each group, so the result
+    is the number of groups divided by the number of stripes. The lengths of two of the kernel's
+    operands, which are fields of :class:`Visits`, give both numbers.
     """
     lists = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 1]
     if not kernel.is_pallas or len(lists) != _LISTS or lists[2] != lists[3]:

@@ -104,7 +104,7 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """Merge an exported file, or another machine's cache file, into this machine's."""
+    """Merge an exported file or another cache file into this machine's cache."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """File that `voxax cache export` wrote, or a cache file."""
@@ -250,7 +250,7 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return ``{device name: (valid entries, reasons for refusals)}`` of an exported file."""
+    """Return ``{device name: (valid entries, why others are refused)}`` of an exported file."""
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

@@ -132,9 +132,10 @@ def _inputs(
 
 
 def _example(target: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return the inputs for ``check_static``: the tuple `values`, or with `named` a dict by name.
+    """Return the inputs of one example for ``check_static``: a tuple, or a dict by argument name.
 
-    The dict gets the names of `values` from the signature of `target`.
+    Without inputs by name in `named`, the result is the tuple `values`. Otherwise it is a dict of
+    both; the signature of `target` gives the names of `values`.
     """
     from voxax.check.inputs import forward_of, parameters
 
@@ -183,7 +184,7 @@ def _long_name(name: str) -> str:
 
 
 def _tensor(drawn: Any, name: str) -> Any:
-    """Return a NumPy array as a PyTorch tensor of the dtype `name`, such as ``f32``."""
+    """Return the NumPy array `drawn` as a PyTorch tensor of the dtype `name`, such as ``f32``."""
     import torch  # pyright: ignore[reportMissingImports]  (the checked file imported it)
 
     dtype: Any = getattr(torch, _long_name(name), None)

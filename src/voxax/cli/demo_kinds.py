@@ -61,7 +61,10 @@ def dtype_for(info: HardwareInfo) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DemoKind(abc.ABC):
-    """Base class of what ``voxax demo`` does for one task: its default options and its methods."""
+    """Base class of the demo of one task: its scenes, settings and pictures.
+
+    `kind` is the task's class. The fields are options of ``voxax demo`` with their default values.
+    """
 
     kind: ClassVar[type[Task]]
 
@@ -73,18 +76,18 @@ class DemoKind(abc.ABC):
 
     @abc.abstractmethod
     def streets(self, seed: int) -> Scenes:
-        """Return training and validation streets, as tasks (callables) that simulate them."""
+        """Return the training and validation scenes of `seed`: callables that simulate streets."""
 
     @abc.abstractmethod
     def task(
         self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
     ) -> Task:
-        """Return the training's settings, for scenes like `samples` and classes called `names`."""
+        """Return the task's settings. `names` are the classes, `samples` are training scenes."""
 
     def compare(self, task: Any, score: Score, train: Sequence[Any], scenes: Sequence[Any]) -> None:
-        """Store the score of a simpler method on `scenes` in `score`; by default there is none.
+        """Score a simpler method on `scenes`, and store the result in `score` as its baseline.
 
-        The method may learn from the scenes `train`.
+        The method may learn from the scenes `train`. By default nothing is stored.
         """
         del task, score, train, scenes
 
@@ -299,7 +302,10 @@ def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Obj
 
 
 def _around(points: np.ndarray) -> np.ndarray:
-    """Return the box ``float[7]`` of a cluster, along its main axis and down to the ground."""
+    """Return the box of a cluster's points, ``float[7]``: center, size and angle.
+
+    It is aligned with the main axis of the points, and reaches down to the ground.
+    """
     plan = points[:, :2] - points[:, :2].mean(axis=0)
     along = np.linalg.eigh(plan.T @ plan)[1][:, 1]
     axes = np.stack([along, [-along[1], along[0]]])

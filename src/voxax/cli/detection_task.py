@@ -231,7 +231,7 @@ class Detection(Task):
 
     @property
     def region(self) -> Region:
-        """The bounds and the voxel size as one object."""
+        """The region that the network sees: `bounds` and `voxel_size` as one object."""
         return Region(self.bounds[:3], self.bounds[3:], self.voxel_size)
 
     def preparation(self) -> BoxPreparation:
@@ -257,7 +257,7 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Return the network as :func:`made` does; errors about its grid tell how to change it."""
+        """Return the network of :func:`made`; if the grid is refused, the error says what to do."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:
@@ -302,7 +302,7 @@ class Detection(Task):
             yield truth, self.objects(*(values[place[-axes:]] for values in found))
 
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
-        """Return one scene's boxes in the rows where `valid` is true, with names and scores."""
+        """Return one scene's boxes from rows where `valid` is true, with class names and scores."""
         names = np.asarray(self.class_names)[classes[valid]]
         return Objects(boxes[valid], names, scores[valid])
 

@@ -37,7 +37,7 @@ from voxax.parallel.trainer import DataParallelAnchorTrainer, DataParallelSparse
 
 
 class KittiScore(ListedScore):
-    """Average precision as in the KITTI benchmark, at 40 recalls, by class and difficulty.
+    """Average precision as in the KITTI benchmark, at 40 recall levels, by class and difficulty.
 
     The truth of a scene is an :class:`AnnotatedScan` whose ``about`` is a
     :class:`voxax.io.kitti_objects.KittiFrame`; the points of the scan are not used.
@@ -157,7 +157,10 @@ TURNS = {**dict.fromkeys(REGIONS, (math.pi, (0, 1))), "kitti": (math.pi / 4, (1,
 
 @dataclasses.dataclass(frozen=True)
 class FolderPreparation(BoxPreparation):
-    """:class:`BoxPreparation` whose examples have the scan, without points, as their ``truth``."""
+    """:class:`BoxPreparation` whose examples have the ``truth`` that benchmark scores need.
+
+    This truth is the annotated scan, with its boxes but without its points.
+    """
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
         example = super().__call__(scan)

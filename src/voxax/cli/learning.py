@@ -56,7 +56,7 @@ class Trace(contextlib.ExitStack):
         self.folder, self.steps = folder, 0
 
     def step(self) -> None:
-        """Count the training step that is about to run; start or stop the trace if it is due."""
+        """Count the training step that is about to run; start the trace at step 2, stop after 6."""
         self.steps += 1
         if self.folder is not None and self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,9 +67,10 @@ class Trace(contextlib.ExitStack):
 
 
 def check_batch(task: Task, batch_size: int, devices: int) -> None:
-    """Raise InputError if a device gets none of the `batch_size` scenes, or not its equal share.
+    """Raise InputError if the devices cannot share the `batch_size` scenes of a step.
 
-    Shares must be equal if the network of `task` has dense layers.
+    Each device needs at least one scene. If the network of `task` has dense layers, all devices
+    need the same number of scenes.
     """
     if batch_size < devices:
         raise InputError(
@@ -174,7 +175,7 @@ class Learning:
     def _best_before(self) -> tuple[float, int] | None:
         """Return ``(score, step)`` of the best checkpoint on disk, or None.
 
-        First delete best checkpoints of later steps than the one that the run continues from.
+        Before that, delete best checkpoints that are newer than the step where this run resumes.
         """
         folder = self.folder / BEST
         remove_steps_above(folder, self.trainer.steps)
@@ -390,7 +391,10 @@ class Learning:
         result_table(title, *score.table(), metrics, self.folder)
 
     def validate(self, pipeline: AnyPipeline, scenes: Sequence[Any]) -> tuple[Score, Any]:
-        """Return the network's score on `scenes`, and its prediction for the first one or None."""
+        """Return the network's score on `scenes`, and its prediction for the first scene.
+
+        `pipeline` prepares the scenes. Without any scene, the prediction is None.
+        """
         size = self.batch_size
         groups = [scenes[i : i + size] for i in range(0, len(scenes), size)]
         tasks = (self._make(group, (None,) * len(group)) for group in groups)
@@ -422,10 +426,10 @@ def _cause(error: Exception) -> str:
 def _packed(
     loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
 ) -> list[list[int]]:
-    """Return the number of rows per network level, for each shard of random batches.
+    """Pack random batches of scenes into shards; return each shard's rows per network level.
 
-    `loads` has the rows per level of sample scenes. A batch has `batch_size` of them, packed into
-    `shards` shards, each of at most `most` scenes (None: any number).
+    `loads` has the number of rows per level of each sample scene. A batch has `batch_size` samples,
+    which `seed` decides. A shard has at most `most` scenes (None: any number).
     """
     rng = np.random.default_rng(seed)
     packed = []

@@ -39,10 +39,10 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class CutObjects:
-    """Task (picklable callable) that reads a scan by the task `scan`, and cuts objects out of it.
+    """Task (picklable callable) that cuts objects of `classes` out of a scan.
 
-    A call returns ``{class name: objects}``. Each object has a box, and its points as ``float32[n,
-    3 + attribute columns]``.
+    `scan` is the task that reads the scan. A call returns ``{class name: objects}``. Each object
+    has a box, and its points as ``float32[n, 3 + columns]``: positions, then `attributes`.
     """
 
     scan: Any
@@ -143,7 +143,7 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the objects that calls of the tasks returned; remove files of other keys."""
+        """Write the objects that :meth:`tasks` returned, `found`; remove files of other keys."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:
@@ -258,7 +258,7 @@ def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Return the cloud of a :func:`_table` of `names`; attributes get their dtypes in `like`."""
+    """Turn a :func:`_table` of `names` back into a cloud; attributes get their dtypes in `like`."""
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

@@ -109,7 +109,7 @@ class training_bar:
         self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
-        """Count one more step; show its `loss`, the text `told` and the number of `programs`."""
+        """Count one more step; show its `loss`, a text `told`, and how many `programs` compiled."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"

@@ -40,7 +40,7 @@ CLASSES = {
 
 
 def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
-    """Raise :class:`voxax.InputError` unless options name a checkpoint, or a network and its needs.
+    """Raise InputError unless options name a checkpoint, or a network with the options it needs.
 
     Args:
       checkpoint: value of ``--checkpoint``, or None.

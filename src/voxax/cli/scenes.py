@@ -40,7 +40,7 @@ MIN_POINTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Simulate:
-    """Task (picklable callable) that simulates a LiDAR sweep, without points beyond ``RADIUS``.
+    """Task (picklable callable): simulate a LiDAR sweep; drop points farther than ``RADIUS``.
 
     Points have labels; if `boxed` is True, objects also have boxes.
     """
@@ -214,8 +214,8 @@ class Batch:
       voxels: voxels with kernel maps, whose arrays are ``[shards, ...]``.
       labels: labels of voxels, ``int32[shards, capacity]``, -1 for padding and unlabeled voxels; or
         labels of scenes, ``[shards, scenes, ...]``, if examples are :class:`SceneExample`.
-      rows: for each scene, ``int[N]``, the voxel row of each of its N points, where rows are
-        counted through all shards; empty if labels belong to scenes.
+      rows: for each scene, ``int[N]``, the voxel row of each of its N points. Row ``r`` of shard
+        ``s`` has the number ``s * capacity + r``. Empty if labels belong to scenes.
       truths: for each scene, ``int32[N]``, the labels of its points, or None. If examples are
         :class:`SceneExample`, their `truth`.
       places: for each scene, its shard and its index in this shard.
@@ -289,7 +289,7 @@ class PrepareBatch:
     mixing: Mixing | None = None
 
     def _examples(self, preparation: Any) -> list[Any]:
-        """Return the scenes' examples by `preparation`; fewer if `mixing` joins pairs of scenes."""
+        """Turn scenes into examples by `preparation`; fewer if `mixing` joins pairs of scenes."""
         first = self.seeds[0]
         scenes, mixing = self.scenes, self.mixing
         if first is None or mixing is None:

@@ -42,7 +42,7 @@ class ConfusionScore(Score):
         self.matrix += confusion(truth, prediction, len(self.class_names))
 
     def accuracy(self) -> dict[str, float | None]:
-        """Return each class's recall by name, the share predicted right; None if it is absent."""
+        """Return the recall (share predicted correctly) by class name; None for absent classes."""
         return accuracy_by_class(self.matrix, self.class_names)
 
     def shares(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Segmentation(Task):
 
 
 def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ...]:
-    """Return a weight for each of `classes` classes by their labels, see :func:`weights_of`."""
+    """Count the labels of `clouds`; return a loss weight per class, see :func:`weights_of`."""
     counts = np.zeros(classes)
     for cloud in clouds:
         if cloud.labels is not None:

@@ -100,7 +100,7 @@ def split_data(
 def found_scans(
     data: Path, kind: str | None, split: str, columns: str | None, sweeps: int | None = None
 ) -> SplitData | list[LabeledFile]:
-    """Return scans to predict: a split without labels, or all files of a folder without layout.
+    """Return the scans to predict: a data set's split, or all files of a folder without layout.
 
     Args:
       data, kind, split, sweeps: see :func:`split_data`.

@@ -28,7 +28,10 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "str": 
 
 
 class Score(abc.ABC):
-    """Base class of scores, to which a validation adds the prediction of one scene at a time."""
+    """Base class of scores, to which a validation adds the prediction of one scene at a time.
+
+    `figure` is the name of the number that :meth:`value` returns, such as ``mIoU``.
+    """
 
     figure: ClassVar[str]  # name of the number that `value` returns, such as "mIoU"
 
@@ -176,7 +179,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
-        """Predict an example or batch; yield ``(truth, prediction)`` for each of its scenes."""
+        """Predict an example or batch by `trainer`; yield ``(truth, prediction)`` of each scene."""
 
     @abc.abstractmethod
     def score(self) -> Score:

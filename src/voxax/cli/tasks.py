@@ -97,7 +97,8 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
     """Return a network's plan of kernel maps, with the array capacities that a checkpoint stores.
 
-    If the checkpoint has none, or is from hardware with other bucket sizes, the plan has none.
+    If the checkpoint stores no capacities, or those of hardware with other bucket sizes, the plan
+    has no stored capacities.
     """
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")

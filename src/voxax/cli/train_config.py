@@ -316,7 +316,7 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the scans named by ``data.train`` or ``data.validation``, or None if not given."""
+        """Return the scan names in ``data.train`` or another key `name`; None if it is empty."""
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None

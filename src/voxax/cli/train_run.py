@@ -300,10 +300,10 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate if it is due after this checkpoint, and return a remark to print, or "".
+        """Validate if ``training.validate_every`` says so; return a remark to print, or "".
 
-        Also keep the best checkpoint. Stop the training after ``training.patience`` validations
-        without a better score.
+        If the score is the best yet, the network is saved. After ``training.patience`` validations
+        without a better score, the training stops.
         """
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every

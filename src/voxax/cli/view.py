@@ -119,8 +119,8 @@ def names_of(
 ) -> tuple[str, ...] | None:
     """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside the files.
 
-    Return None if there is no checkpoint. A folder is ignored if it has no name for a label of the
-    clouds.
+    Return None if there is no checkpoint. A folder beside the files is ignored if it has too few
+    names for the labels of `clouds`.
     """
     from voxax.cli.tasks import task_of
     from voxax.models.checkpoint import has_description
@@ -230,7 +230,7 @@ def _predicted(
 ) -> PointCloud:
     """Return the points of `cloud` with predicted labels from the file `path`.
 
-    If `path` has no positions, ``scan(path)`` reads the points of `file` with these labels.
+    The file `path` may have labels only. Then ``scan(path)`` reads `file` with these labels.
     """
     from voxax.io import read
     from voxax.io.arrays import position_name

@@ -43,7 +43,7 @@ class Workload:
     """Include the gradients."""
 
     def build(self, *, for_accelerator: bool = False) -> Built:
-        """Return a function that runs the model, and its arguments with the voxels.
+        """Return a function that runs the model, its arguments with the voxels, and a title.
 
         `for_accelerator` gives arrays the sizes that they have on GPUs and TPUs, also on a CPU.
         """
@@ -111,7 +111,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A function to compile or measure, its arguments, and a title with the model and voxels."""
+    """A function to compile or measure, its arguments, and a title: names of model and voxels."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]

@@ -90,8 +90,8 @@ def predict(
       admitted: the algorithms that are allowed.
 
     Returns:
-      The entry for the tuning cache. It is None if no seconds can be predicted for the default
-      candidate, because any other candidate would then win.
+      The entry for the tuning cache. It is None if no candidate has predicted seconds. It is also
+      None if the default candidate's loops have unknown lengths: another one would then always win.
     """
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
@@ -164,7 +164,7 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def passes(items: np.ndarray) -> float:
-    """Return the loop passes of the kernel that reads `items`, as mean over blocks of output rows.
+    """Return the mean number of loop passes per block of output rows, for a kernel with `items`.
 
     Args:
       items: the kernel map view ``items``, see :mod:`voxax.kernels.implicit_gemm.items`.
@@ -174,7 +174,9 @@ def passes(items: np.ndarray) -> float:
 
 
 def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) -> float:
-    """Count the passes of the loop whose length depends on the kernel map, in a candidate's kernel.
+    """Return the number of passes of the loop in a kernel whose length depends on the kernel map.
+
+    It is 1 if the candidate's kernel has no loop of this kind.
 
     Args:
       problem: a product; dgrad for a program that computes dgrad and wgrad together.

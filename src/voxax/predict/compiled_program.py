@@ -77,7 +77,7 @@ class CompiledKernel(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a kernel's copies move from or to HBM; it computes the loops' time.
+    """The bytes that a kernel's copies move from or to HBM; `seconds` gives the time of loops.
 
     Attributes:
       chip: the chip that the kernel runs on.
@@ -111,11 +111,11 @@ class Traffic:
         return cls(chip, sized + rest, rest / unsized if unsized else 0.0)
 
     def seconds(self, loop: Loop, passes: float | None) -> float:
-        """Return the predicted seconds of all passes of a loop.
+        """Return the predicted seconds of all passes of a loop; see `cost` for `passes`.
 
-        A pass that waits for its own copies takes the time of its schedule plus the time of these
-        copies. A pass that waits for copies of N passes before (``Copy.ahead``) takes the longer of
-        the two; N such passes take at least the latency plus the transfer.
+        A pass that waits for copies that it started itself takes the time of its schedule plus that
+        of the copies. If the copies were started N passes earlier (``Copy.ahead``), a pass takes
+        the longer of these times, and N passes take at least the latency plus the transfer.
         """
         trips = _times(loop, passes)
         within = None if loop.trips is None else passes
@@ -150,7 +150,10 @@ class Traffic:
 
 
 def _copies(loop: Loop, reached: float, passes: float | None) -> Iterator[tuple[Copy, float]]:
-    """Yield each HBM copy in a loop, and how often it starts if the loop is ``reached`` times."""
+    """Yield each HBM copy in a loop that runs `reached` times, and how often the copy starts.
+
+    A run has `passes` passes (None: one) if their number is known only at run time.
+    """
     trips = _times(loop, passes)
     for copy in loop.copies:
         if copy.of_memory:
@@ -176,8 +179,8 @@ class Cost:
       busy: dict from each kind of unit to the cycles that it is at work.
       chip: the chip that the kernel runs on.
       seconds: predicted time, with waits for copies and the start of the kernel.
-      complete: False if the compiler wrote no listing of a kernel on arrays, or if a loop's number
-        of passes is unknown. Such a loop is counted with one pass.
+      complete: False if a kernel on arrays, not single numbers, has no listing, or if a loop's
+        number of passes is unknown. A loop of unknown length is counted with one pass.
     """
 
     kernel: CompiledKernel
@@ -216,8 +219,8 @@ class CopyBeside:
     """An asynchronous copy that runs in parallel with kernels.
 
     Attributes:
-      begin, end: index of the first kernel after the start of the copy, and of the first kernel
-        after the end of the copy.
+      begin: index of the first kernel after the start of the copy.
+      end: index of the first kernel after the end of the copy.
       bytes: bytes that the copy moves from or to HBM.
       times: how often the program runs the copy.
       prefetched: whether the copy runs during the program's previous run.
@@ -238,7 +241,8 @@ class CompiledProgram:
       chip: hardware facts of one core of the TPU.
       kernels: the kernels in the order of the program.
       copies: the copies that run in parallel with the kernels.
-      temporary, arguments, results: bytes of each kind of memory, as the compiler counts.
+      temporary, arguments, results: bytes of the temporary arrays, the arguments and the results,
+        as the compiler counts.
       flops: number of operations, as the compiler counts, without operations in Pallas kernels.
       values: bytes of all arguments and results except coordinates, tables and masks.
     """
@@ -310,7 +314,7 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return the seconds of waits for parallel copies that outlast the kernels beside them."""
+        """Return the seconds of waits for copies that take longer than the kernels meanwhile."""
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:

@@ -30,7 +30,11 @@ _LAST_LINES = 15
 
 
 def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
-    """Compile one program for a TPU and count its kernels' cycles; see :func:`count_all`.
+    """Compile one program for a TPU, which may be absent, and count each kernel's cycles.
+
+    `chip` is a TPU generation. `target` is ``package.module:name`` or ``FILE.py:name`` of a
+    function that takes `arguments` and returns ``(function, *shapes)``: the function to compile,
+    and the shapes of its arguments.
 
     >>> program = count("v5e", "voxax.predict.cycles:matrix_product", size=4096)  # doctest: +SKIP
     """
@@ -57,7 +61,8 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
     4 s to start. If the compiler ends the process, a new one continues with the next program.
 
     Args:
-      requests: the programs, see ``Request``.
+      requests: one ``(TPU generation, name of a maker, the maker's arguments)`` per program. A
+        maker is a function that returns ``(function, *shapes)``, see ``Request``.
 
     Returns:
       For each request its program, or an error with the compiler's message.
@@ -128,6 +133,6 @@ def _environment(dump: Path) -> dict[str, str]:
 
 
 def matrix_product(size: int = 4096, dtype: str = "bfloat16") -> tuple[Any, ...]:
-    """Return the program ``a @ b`` of square matrices, for :func:`count`."""
+    """Return ``(function, *shapes)`` of ``a @ b`` for square matrices; a `target` of `count`."""
     shape = jax.ShapeDtypeStruct((size, size), jnp.dtype(dtype))
     return jnp.dot, shape, shape

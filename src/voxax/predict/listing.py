@@ -82,8 +82,10 @@ class Copy:
     Attributes:
       source, target: names of the memories, e.g. ``hbm`` and ``vmem``.
       granules: size in granules, a hardware unit of bytes. None if it is known only at run time.
-      runs: how often all passes (iterations) together start the copy. None if each pass does.
-      ahead: passes from the start of the copy to the wait for it. 0 if the same pass waits.
+      runs: number of starts of the copy in all passes (iterations) of the loop; None if every pass
+        starts it.
+      ahead: number of passes from the start of the copy to the wait for its end; 0 if the same pass
+        starts it and waits.
     """
 
     source: str
@@ -113,7 +115,8 @@ class Loop:
       copies: copies that a pass starts, also in its regions.
       inner: loops and regions inside.
       waits: how often a pass waits for copies that it started itself.
-      runs: how often all passes of the loop around this one reach it. None if each pass does.
+      runs: how often this loop is reached in all passes of the enclosing loop. None if every pass
+        reaches it.
     """
 
     depth: int
@@ -131,8 +134,9 @@ class Loop:
         """Sum the cycles, bundles and busy units of all passes, including inner loops.
 
         Args:
-          passes: number of passes of each loop whose ``trips`` is None. One pass is counted, and
-            the sum is not complete, if ``passes`` is None or such a loop is inside another one.
+          passes: number of passes of each loop whose ``trips`` is None. If ``passes`` is None, such
+            a loop counts as one pass, and the sum is not complete. The same holds for a loop with
+            ``trips`` None inside another one.
         """
         trips, complete = self.trips, True
         if trips is None:
@@ -225,7 +229,7 @@ class _Span:
 
 
 def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
-    """Return the whole listing as a span that contains the nested loops and regions."""
+    """Find the loops and regions in a listing's `lines`; return the listing as a span with them."""
     loops, regions = [], []
     for row, line in enumerate(lines):
         behind = min(row + delay_slots + 1, len(lines))
@@ -256,9 +260,9 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return whether a region lies inside, around or beside a loop, and not across its ends.
+    """Return whether a region crosses no end of a loop: it is inside, around or beside the loop.
 
-    A region around the loop is extended to the end of the loop.
+    If the region is around the loop, ``region.end`` is moved to the end of the loop or later.
     """
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
@@ -274,9 +278,10 @@ class _Passes:
 
     Attributes:
       number: number of passes so far.
-      runs: how often each inner span is reached, by the row of its branch.
-      trips: passes of each inner loop, one number for each time it is reached.
-      known: values of scalars where each inner span is first reached.
+      runs: how often each inner span is reached, by the row of the span's branch.
+      trips: passes of each inner loop, by the row of the loop's branch: one number for each time
+        that the loop is reached.
+      known: values of scalars when an inner span is first reached, by the row of its branch.
       started: copies that were started, as ``(pass, row, index in the row, flag)``.
       waited: waits for copies, as ``(pass, row, flag)``.
     """
@@ -384,7 +389,10 @@ class _Reader:
     def _parts(
         self, span: _Span, trips: float | None, found: _Passes
     ) -> tuple[list[int], list[_Span]]:
-        """Return the rows that every pass executes, and the spans that are counted separately."""
+        """Return the rows that every pass of `span` executes, and the spans to count separately.
+
+        These spans are the inner loops, and the regions that some passes skip.
+        """
         rows, parts = _own(span), []
         for part in span.inner:
             runs = self._runs(found.runs[part.branch], trips, found.number)
@@ -397,7 +405,10 @@ class _Reader:
 
     @staticmethod
     def _runs(count: float, trips: float | None, number: int) -> float | None:
-        """Scale an event's `count` in `number` passes to `trips` passes; None if it is in each."""
+        """Scale an event's `count` in `number` passes to `trips` passes; None means every pass.
+
+        If `trips` is None, at most ``_EDGE`` events are not scaled, and more mean every pass.
+        """
         if count >= number:
             return None
         if trips is None:  # What is not only done in the first passes may be done in any.
@@ -452,7 +463,11 @@ def _own(span: _Span) -> list[int]:
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-    """Parse a file: return the number of units by kind, and the busy units of every cycle."""
+    """Parse the utilization file `text`: return ``(units by kind, busy units in each cycle)``.
+
+    `cycles` is the number of cycles in the listing. The busy units of a cycle are a number for each
+    kind. Without `text`, there are no kinds.
+    """
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles
     head, body = text.split("== UTILIZATION:")

@@ -37,8 +37,8 @@ class MemoryReport:
       argument_bytes: bytes of parameters, voxels and the optimizer's state.
       output_bytes: bytes of results.
       temporary_bytes: bytes of intermediate arrays and constants.
-      program_bytes: sum of these three and the program's code, without outputs that reuse the
-        memory of arguments.
+      program_bytes: bytes of arguments, outputs, temporaries and the program's code, without
+        outputs that reuse the memory of arguments.
       resident_bytes: bytes of arguments that are on the device already.
       needed_bytes: bytes that a run needs in addition to the memory in use now.
       baseline_bytes: bytes in use before the run, by this process on a CPU, otherwise on the
@@ -83,7 +83,7 @@ class MemoryReport:
 
     @property
     def fits(self) -> bool:
-        """Whether the needed memory is within the limit, or the limit is unknown."""
+        """Whether the program compiles, and the needed memory is within the limit (if known)."""
         if self.refused:
             return False
         return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes
@@ -449,9 +449,9 @@ def _fits(need: int | None, limit: int) -> bool:
 
 
 def _on_the_line(known: dict[int, int | None], limit: int) -> int:
-    """Return the capacity where the bytes in `known`, by capacity, reach `limit`, or 0.
+    """Return the capacity whose bytes are `limit` on a line through two points of `known`, or 0.
 
-    It is on the line through the two known points nearest to the limit.
+    `known` has the bytes by capacity. The two points with bytes nearest to `limit` are taken.
     """
     points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
     if len(points) < 2:

@@ -1,4 +1,4 @@
-"""Evaluate the scalar instructions of a kernel's listing, for one pass of a loop after the other.
+"""Evaluate the scalar instructions of a kernel's listing, one pass of a loop after another.
 
 Scalars decide what a pass of a loop does: the loop counts an index and compares it with a constant,
 and the result is the predicate of a branch or of a copy. The values of scalars that come from
@@ -69,7 +69,7 @@ class Scalars:
                 self._stored.setdefault(place, []).append((row, name))
 
     def text(self, name: str) -> str:
-        """Return the instruction that defines a name, without notes, or "" if there is none."""
+        """Return the instruction that defines a name, without the compiler's notes; "" if none."""
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
     def origin(self, name: str) -> str:
@@ -169,7 +169,11 @@ class Scalars:
         return None if comparison is None else _COMPARISONS[comparison[1]](*values)
 
     def _moved(self, guard: re.Match[str] | None, new: str, known: dict[str, Any]) -> Any:
-        """Return the value of `new` if the predicate in `guard` is true, else the old value."""
+        """Return what a move of `new` gives, or None if unknown.
+
+        `guard` is the match of the move's predicate (None: no predicate) and of the scalar that is
+        moved instead if the predicate is false.
+        """
         if guard is None or guard[3] is None:
             return self.value(new, known)
         holds = self.value(guard[2], known)
@@ -178,7 +182,7 @@ class Scalars:
         return self.value(new if holds != bool(guard[1]) else guard[3], known)
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
-        """Return the value that was last stored to `place`, from which `name` is loaded."""
+        """Return the value of `name`, a load from address `place`: the value last stored there."""
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
@@ -190,7 +194,7 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return ``(row, stored name)`` of the last store to `place` before `name` is defined."""
+        """Return ``(row, stored name)`` of the last store to `place` above `name`, or None."""
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]
         return stores[-1] if stores else None

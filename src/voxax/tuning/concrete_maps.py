@@ -29,8 +29,8 @@ _maps: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary(
 def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
     """Record a concrete kernel map of a layer, and return the layer with the map's density.
 
-    The density is the average number of neighbors of an output row, without rows that have none,
-    rounded by :func:`density_bucket`. It is counted once for each map. If the map is traced, or has
+    The density is the mean number of neighbors of those output rows that have any neighbor, rounded
+    by :func:`density_bucket`. It is counted once for each map. If the map is traced, or has
     parts on other hosts, the layer is returned unchanged.
     """
     neighbors = kernel_map.view("neighbors")
@@ -53,7 +53,7 @@ def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
 
 
 def density(neighbors: jax.Array | np.ndarray) -> float:
-    """Return the average number of neighbors of an output row, without rows that have none.
+    """Return the mean number of neighbors of those output rows that have any neighbor.
 
     `neighbors` is the concrete table of a kernel map, ``int32[rows, taps]``, with -1 for missing
     neighbors. The result is rounded by :func:`density_bucket`.
@@ -83,7 +83,10 @@ def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return ``{name: array}`` as recorded for the problem's layer by :func:`note_map`, or None."""
+    """Return the array that :func:`note_map` stored for the problem's layer, or None without one.
+
+    The form is ``{"neighbors": array}``, or ``{"sizes": array}`` for a dynamic convolution.
+    """
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.
     if array is None or (not isinstance(array, np.ndarray) and array.is_deleted()):

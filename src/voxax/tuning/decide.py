@@ -145,10 +145,11 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """Return the first candidate that was not rejected, and ``(name, reason)`` of unusable ones.
+    """Return the first candidate that was not rejected, and ``(name, reason)`` of what is unusable.
 
-    The order is: the default candidate of each algorithm, the reference, all other candidates. If
-    results cannot be checked, kernels that never ran on a device come last among the defaults.
+    Unusable are refused algorithms, and candidates that were rejected before it. The order of
+    candidates is: the default one of each algorithm, the reference, all others. If results cannot
+    be checked, kernels that never ran on a device come last among the defaults.
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)

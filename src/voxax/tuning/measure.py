@@ -68,7 +68,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Time one more sample of ``calls`` calls, and return the seconds per call."""
+        """Time one more sample, a series of `self.calls` calls; return its seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
@@ -258,8 +258,8 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
     """Time one more sample of each runner per round, for `rounds` rounds.
 
-    Further rounds follow until 0.2 seconds have passed, up to a limit. After 0.8 seconds, no round
-    begins if at least three are done.
+    Further rounds follow until 0.2 seconds have passed, up to ``_MOST_ROUNDS`` in total. After 0.8
+    seconds, no round begins if at least three are done.
     """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):

@@ -164,7 +164,10 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return a name, or an enum member's value, as a string; else raise AlgorithmError."""
+    """Return `entry`, a name or enum member in a request, as a string; else raise AlgorithmError.
+
+    The message names the request's `origin`, and the known names `listed`.
+    """
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):
         return text

@@ -73,9 +73,9 @@ def sample_of(
 def recorded_map(layer: Layer) -> np.ndarray:
     """Return the neighbor table of a layer's kernel on a recorded scene, ``int32[M, K]``.
 
-    Entries are input rows, or -1 for no neighbor. If the table would have no neighbors, as with
-    huge strides, each row gets one, through one tap. Without any neighbor, every candidate would be
-    right, and the fastest would be the one that skips most.
+    Entries are input rows, or -1 for no neighbor. If the scene has no neighbors at all, as with
+    huge strides, the first rows get one each, all through the same tap. In an empty table, every
+    candidate would be right, and the fastest would be the one that skips most.
     """
     rows = layer.in_capacity, layer.out_capacity
     neighbors = sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows).neighbors
