@@ -129,7 +129,8 @@ def _copied(value: Any) -> Any:
 def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return True if the size of an operator's result depends on values of its arguments.
 
-    The operator's kernel for tensors without values returns an unbacked symbol as such a size.
+    The operator is applied to tensors without values. It then returns a size that depends on values
+    as an unbacked symbol.
     """
     try:
         return _is_sized(_without_values(operator, args, kwargs))

@@ -99,8 +99,9 @@ class Watched(Recording):
 class TorchSubject(Subject):
     """The function or module of PyTorch that is checked; a module is copied for each run.
 
-    `module` is the present copy, which later runs use again if `reuse`. `values` is whether runs
-    compute values of tensors, and not only shapes.
+    `module` is the present copy, which later runs use again if `reuse`. `sizes` is whether reads of
+    data-dependent sizes are recorded. `values` is whether runs compute values of tensors, and not
+    only shapes; None is undecided. `fakes` is the PyTorch mode for tensors without values.
     """
 
     reuse: bool = False

@@ -25,7 +25,7 @@ def gaussian_focal_loss(
     beta: float = 4.0,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
-    """Return the penalty-reduced focal loss of heat maps, ``[]``, over the number of centers.
+    """Return the penalty-reduced focal loss of heat maps, divided by the number of centers, ``[]``.
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
