@@ -221,7 +221,7 @@ _COPIES = (
 
 
 def without_tangent(value: Any) -> Any:
-    """Return the primal value of an integer tracer of jvp or grad, whose tangent is empty."""
+    """Return the primal value of an integer tracer of jvp or grad, or another value unchanged."""
     while isinstance(value, jax.core.Tracer):
         primal = _private(value, "primal")
         if primal is None or jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
@@ -1052,7 +1052,9 @@ def compiled_by_triton(
     stages: int,
     options: Sequence[tuple[str, int]] = (),
 ) -> Any:
-    """Compile a Triton kernel for a GPU. No GPU is needed. Triton caches results on disk.
+    """Compile a Triton kernel for a GPU, and return Triton's result. No GPU is needed.
+
+    Triton caches results on disk.
 
     Args:
       kernel: a function under ``triton.jit``.

@@ -144,7 +144,10 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Return the result of tracing as ``jax.jit`` does, with numbers named in ``held`` static."""
+    """Trace the function as ``jax.jit`` does, with the numbers named in ``held`` static.
+
+    The library `own`, if any, counts as the user's code in the places of the result.
+    """
     places: list[tuple[Place, str]] = []
 
     thread, usual = threading.get_ident(), warnings.showwarning

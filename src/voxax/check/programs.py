@@ -58,17 +58,17 @@ def _canonical(value: Any) -> Any:
 
 
 def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
-    """Return the number of programs that ``jit`` compiles for `examples`.
-
-    Leaves whose names are in `held` are static.
-    """
+    """Return how many programs ``jit`` compiles for `examples`, with leaves in `held` static."""
     return len({signature(a, held) for a in examples})
 
 
 def differences(
     first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
 ) -> list[Finding]:
-    """Report arguments in `others` whose shape, dtype or structure differs from that in `first`."""
+    """Report arguments in `others` whose shape, dtype or structure differs from that in `first`.
+
+    Static leaves and the leaves named in `held` are not compared. The findings are at `site`.
+    """
     found = []
     shapes: dict[str, set[str]] = {}
     types: dict[str, set[str]] = {}

@@ -205,7 +205,7 @@ def dry_run(
     """Run ``function`` without ``jit``, but with the bodies of JAX's loops and branches traced.
 
     Returns:
-      A tuple of one element: the error with its place, or None if the run succeeds. If the run was
+      A tuple of one element: ``(error, its place)``, or None if the run succeeds. If the run was
       cut short, the result is None instead of the tuple.
     """
 

@@ -55,9 +55,9 @@ def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, libr
 def suggested_later(
     number: ast.Assign, chain: Sequence[ast.AST], cut: ast.AST | None, library: str
 ) -> str:
-    """Return new code for `number`, an assignment, and for a later slice that the number bounds.
+    """Return code that replaces the assignment `number` and a later slice that the number bounds.
 
-    The result is empty if there is none. `cut` is the subscript with the slice, and `chain` has the
+    The code is empty if there is none. `cut` is the subscript with the slice, and `chain` has the
     syntax nodes around the use of the assigned name, innermost first.
     """
     later = suggested("VX104", chain, cut, library)

@@ -407,9 +407,9 @@ def _judged(
 
 
 def _hides(finding: Finding) -> bool:
-    """Return True if a finding stands although ``torch.export`` succeeds, which misses its read.
+    """Return True if ``torch.export`` misses the read of a value that `finding` is about.
 
-    Export misses the read of a value as text, and a read whose error the program catches.
+    It misses the read of a value as text, and a read whose error the program catches.
     """
     where = Place(finding.site, None, (), finding.callers)
     return finding.code == "VX114" or swallowed(where, "RuntimeError")

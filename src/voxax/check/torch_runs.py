@@ -278,7 +278,10 @@ def one_pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist."""
+    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist.
+
+    The frames are those that made the tensor, innermost first.
+    """
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
     return {

@@ -151,7 +151,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Return whether the exported program's results are the module's; None if not comparable."""
+    """Return whether program and module have equal results for all inputs; None if unknown."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None

@@ -81,7 +81,7 @@ class Call:
       kwargs: named arguments of the call.
       frames: the Python frames that call the function, innermost first.
       frame: the innermost frame, as a frame object.
-      mixed: whether autocast is on for some device; operators run below it and cannot tell.
+      mixed: whether autocast is on for some device; operators run below it and cannot see this.
     """
 
     function: Any

@@ -192,8 +192,8 @@ def _by_class(
 class _Frame:
     """The T true and F found boxes of one frame for one class and difficulty, and their overlaps.
 
-    `scores` are those of the found boxes. `true_state` and `found_state` say for each box whether
-    it is ``COUNTS`` or ``IGNORED``. `iou` and `similarity` are ``[F, T]``.
+    `scores` are those of the found boxes. The two states are ``COUNTS`` or ``IGNORED`` for each
+    box. `iou` and `similarity` are ``[F, T]``.
     """
 
     iou: np.ndarray  # [found, truth]
