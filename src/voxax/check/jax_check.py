@@ -297,7 +297,7 @@ def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> froz
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
     """Return the finding for a run that took too long or read too many values.
 
-    It is at `where`, or at `site` if `where` is None. Its message has the text of `error`.
+    The finding is at `where`, or at `site` if `where` is None. Its message has the text of `error`.
     """
     return Finding.at(
         where or site,

@@ -82,11 +82,11 @@ def takes_functions(operator: Any) -> bool:
 
 
 def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Sequence[Any]) -> Any:
-    """Apply an operator that takes functions, such as ``torch.cond``; record each function once.
+    """Apply an operator that takes functions, such as ``torch.cond``, and return its result.
 
-    Both branches of ``cond`` and the body of a ``while_loop`` are recorded even if the examples do
-    not reach them, because they are part of the program. Reads of values by the operator itself,
-    such as its condition, are not recorded.
+    Each function is recorded once. Both branches of ``cond`` and the body of a ``while_loop`` are
+    recorded even if the examples do not reach them, because they are part of the program. Reads of
+    values by the operator itself, such as its condition, are not recorded.
 
     Args:
       operator: the operator.

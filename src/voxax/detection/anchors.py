@@ -217,7 +217,7 @@ def decode_anchors(
     min_score: float = 0.0,
     direction_offset: float = DIRECTION_OFFSET,
 ) -> Detections:
-    """Decode the predictions for one scene's anchors to its best boxes.
+    """Decode one scene's predictions for anchors to the boxes of the highest scores.
 
     Use ``jax.vmap`` for several scenes. A candidate is an anchor with its most likely class. With
     two bins, the code gives the yaw up to half a turn, and the more likely bin chooses between its

@@ -68,7 +68,7 @@ def code_loss(
     """Return the L1 loss of box codes, ``[D]``: for each column the mean over boxes that count.
 
     Args:
-      codes: ``[..., M, D]``, predicted codes, gathered at the rows of
+      codes: ``[..., M, D]``, predicted codes, gathered at the ``rows`` of a
         :class:`voxax.detection.CenterTargets`.
       targets: ``[..., M, D]``; NaN, as for an unknown velocity, does not count.
       mask: ``bool[..., M]``, the boxes that count.
