@@ -65,7 +65,7 @@ def current_trace() -> Any:
 
 
 def may_live_with(value: Any, mark: Any) -> bool:
-    """Return False if two arrays are known to have different traces, or only one has a trace."""
+    """Return False if the traces of two values are known to differ; a concrete value has none."""
     traces = _trace_of(value), _trace_of(mark)
     return traces[0] is traces[1] or any(trace is _UNKNOWN for trace in traces)
 
@@ -221,7 +221,7 @@ _COPIES = (
 
 
 def without_tangent(value: Any) -> Any:
-    """Return the primal value of an integer tracer of jvp or grad, whose tangent is empty."""
+    """Return the primal value of an integer tracer of jvp or grad, or another value unchanged."""
     while isinstance(value, jax.core.Tracer):
         primal = _private(value, "primal")
         if primal is None or jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
@@ -263,7 +263,10 @@ def _operand(tracer: Any) -> Any:
 
 
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
-    """Return which operand an equation returns unchanged as ``variable``: its index, or None."""
+    """Return the index of the operand that an equation returns unchanged as ``variable``, or None.
+
+    The equation has ``operands`` operands.
+    """
     made = _private(equation, "outvars", ())
     place = next((i for i, out in enumerate(made) if out is variable), None)
     name = _private(_private(equation, "primitive"), "name")
@@ -304,7 +307,7 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Return which argument a jaxpr returns unchanged as result ``place``: its index, or None."""
+    """Return the index of the argument that is result number ``place`` of a jaxpr, or None."""
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -357,15 +360,15 @@ class _Fresh(NamedTuple):
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which every jitted function is traced anew, even if it was traced before.
 
-    Code that watches a trace needs it, since an abstract evaluation does not enter functions whose
-    trace is cached. JAX keeps the traces of every such context (megabytes), and never uses them
-    again, so use :func:`separate_traces` where this happens often.
+    Code that watches a trace needs this context, since an abstract evaluation does not enter
+    functions whose trace is cached. JAX keeps the traces of every such context (megabytes), and
+    never uses them again, so use :func:`separate_traces` where this happens often.
     """
     return _trace_token(_Fresh(_trace_token.value, next(_tokens)))
 
 
 def own_traces() -> contextlib.AbstractContextManager[Any]:
-    """Return a context that undoes :func:`fresh_trace`; functions inside may use cached traces."""
+    """Return a context, for use in :func:`fresh_trace`, that uses cached traces as usual."""
     token = _trace_token.value
     return _trace_token(token.outer) if isinstance(token, _Fresh) else contextlib.nullcontext()
 
@@ -836,8 +839,8 @@ def register_lowering(
         :func:`exporting_native_calls`.
       partitioned: the function for programs that XLA partitions over devices (outside of
         ``shard_map``).
-      exported: the function for programs of ``jax.export``. An exported program that XLA also
-        partitions takes it only if ``partitioned`` is ``plain``.
+      exported: the function for programs of ``jax.export``. If XLA also partitions the program,
+        ``partitioned`` is taken instead, unless it is ``plain``.
     """
     functions = plain, partitioned, exported
     rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
@@ -921,7 +924,7 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
 def constants_of(program: Any) -> list[Any] | None:
     """Return the fill value of each result of a closed jaxpr, if all results are constant arrays.
 
-    It is None if a result depends on arguments, or on operations except broadcast and conversion.
+    Return None if a result depends on arguments, or on operations except broadcast and conversion.
     """
     known: dict[Any, Any] = {}
 
@@ -1049,7 +1052,9 @@ def compiled_by_triton(
     stages: int,
     options: Sequence[tuple[str, int]] = (),
 ) -> Any:
-    """Compile a Triton kernel for a GPU. No GPU is needed. Triton caches results on disk.
+    """Compile a Triton kernel for a GPU, and return Triton's result. No GPU is needed.
+
+    Triton caches results on disk.
 
     Args:
       kernel: a function under ``triton.jit``.

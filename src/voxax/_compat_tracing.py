@@ -317,7 +317,7 @@ def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
 def noticing(notice: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
     """Return a context that calls ``notice(kind)`` when Python requests the value of a tracer.
 
-    It affects this thread only. The request then raises as usual. The kinds are those kinds of
+    This affects only the calling thread. The request then raises as usual. The kinds are those of
     :func:`answering` that request numbers or arrays.
     """
     return _patched(_notice, notice)

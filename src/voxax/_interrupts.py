@@ -159,7 +159,7 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 
 def _is_waited_for(number: int, handler: object) -> bool:
-    """Return whether ``handler`` is Python's default for Ctrl-C, or a method of :class:`Ending`."""
+    """Return whether signal ``number`` has Python's Ctrl-C handler or one of :class:`Ending`."""
     if number == signal.SIGINT and handler is signal.default_int_handler:
         return True
     return isinstance(getattr(handler, "__self__", None), Ending)

@@ -41,8 +41,8 @@ def differentiable_on_cpu(
       native, portable: functions of ``(*arrays, **static)`` in ordinary JAX that return tuples of
         arrays, of the same shapes and dtypes; the values in ``static`` are hashable.
       gradients: a function of ``(cotangent, *arrays, *results, moves=, **static)``. ``moves`` has
-        the positions of the arguments to differentiate. It returns one cotangent for each position,
-        or None to take the derivative of ``portable``.
+        the positions of the arguments to differentiate. The function returns one cotangent for each
+        position, or None to take the derivative of ``portable``.
       eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, with bitwise equal
         results, so that eager calls on a CPU compile nothing.
       shapes: a function of ``(*arrays, **static)`` that returns a ``ShapeDtypeStruct`` for each
@@ -53,7 +53,10 @@ def differentiable_on_cpu(
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
-        """Return ``(f, values)``: ``f(*values)``, with ``arrays[moves]``, is the first result."""
+        """Return ``(f, values)``, where ``f(*values)`` is the first result of ``portable``.
+
+        ``values`` are the arrays to differentiate, at the positions `moves` of ``arrays``.
+        """
 
         def function(*moved: Any) -> jax.Array:
             return portable(*_replaced(arrays, moves, moved), **dict(static))[0]
@@ -187,7 +190,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return a JVP rule for a primitive that differentiates ``body``, its plain JAX function."""
+    """Return the JVP rule of a primitive; it differentiates the same function ``body`` in JAX."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

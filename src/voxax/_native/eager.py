@@ -27,9 +27,9 @@ one of the arguments, or has its own memory; JAX uses memory of
 
 
 def on_host(body: HostBody) -> Callable[..., Any]:
-    """Wrap ``body`` in a function of JAX or NumPy arrays that calls it with NumPy arrays.
+    """Return a function of JAX or NumPy arrays that calls ``body`` with NumPy arrays.
 
-    The wrapper returns JAX arrays, or None where the compiled program has to run instead: for
+    The function returns JAX arrays, or None where the compiled program has to run instead: for
     arrays on several devices or on an accelerator, with JAX's checks for NaN or infinity, or if
     ``body`` does not support the arguments.
     """

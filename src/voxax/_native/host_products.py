@@ -129,12 +129,14 @@ def reached_rows(
     Args:
       coords: ``int32[N, 1 + D]``, batch index first.
       sizes: kernel size, stride, padding, dilation and shape of the outputs, D integers each.
-      transposed: whether outputs are at ``coords * stride - padding + k * dilation``; otherwise
-        inputs are at ``out * stride - padding + k * dilation``.
+      transposed: whether the layer is transposed. Then an input at ``c`` adds to the outputs at
+        ``c * stride - padding + k * dilation``; otherwise an output at ``c`` reads the inputs
+        there.
 
     Returns:
       ``(out int32[M, 1 + D], neighbors int32[M, K])``: the output coordinates in the order in which
-      a loop over taps, then inputs, reaches them, and the input row of each tap, or -1.
+      a loop over taps, then inputs, reaches them, and the input row of each output at each tap,
+      or -1.
 
     Raises:
       ValueError: there are too many outputs for 32-bit row numbers, or cells for 64 bits.

@@ -108,7 +108,10 @@ _TORCH_SIZES = {
 
 
 def _branched(key: str, branch: ast.AST | None) -> str:
-    """Return the key in ADVICE: `key`, with a suffix if the ``if`` has a ``raise`` or ``break``."""
+    """Return the key in ADVICE for a condition: `key`, with a suffix for some ``if`` statements.
+
+    The suffix is added if the ``if`` statement `branch` has a ``raise``, ``break`` or ``continue``.
+    """
     sides = (*branch.body, *branch.orelse) if isinstance(branch, ast.If) else ()
     if any(isinstance(side, ast.Raise) for side in sides):
         return f"{key} raises"
@@ -230,7 +233,11 @@ def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return ``(code, node)`` if a JAX function that needs a static value gets a traced one."""
+    """Return ``(code, syntax node)`` of the finding for a traced value that has to be static.
+
+    The value is an argument of a JAX function, such as a shape. `chain` is as in
+    :func:`condition_of`.
+    """
     api, inside = question.place.api or "", set(question.place.inside)
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
@@ -243,7 +250,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Return True if a call of `api` lacks its size argument, as listed in ``SIZE_ARGUMENT``."""
+    """Return True if `call` lacks the argument in ``SIZE_ARGUMENT`` of the function `api`."""
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
     if len(call.args) > 2 and api.startswith("segment"):
@@ -252,7 +259,11 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
 
 
 def _bound(api: str, call: ast.AST | None) -> str:
-    """Return advice on the argument of `api` that fixes its result's size, or an empty string."""
+    """Return advice on the argument to add to `call` so that its result has a fixed size.
+
+    `call` is the syntax node of a call of the function `api`. The text is empty if there is no such
+    argument.
+    """
     if lacks_size(api, call):
         return ADVICE["VX106 with an argument"].format(api=api, argument=SIZE_ARGUMENT[api])
     parameters = _parameters(api)
@@ -276,7 +287,8 @@ def _parameters(api: str) -> Sequence[str]:
 def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
     """Return ``(code, syntax node)`` of the finding for a value that becomes a Python number.
 
-    The use of the number decides, such as a slice. `chain` is as in :func:`condition_of`.
+    The code depends on the use of the number, for example as a bound of a slice. `chain` is as in
+    :func:`condition_of`.
     """
     if found := _role(chain):
         return found
@@ -289,8 +301,9 @@ def _later_roles(
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
     """Yield ``(code, chain, node)`` of each later use of a name to which a number is assigned.
 
-    `chain` has the syntax nodes that contain the number, a yielded chain those that contain the
-    use, innermost first.
+    The argument `chain` has the syntax nodes that contain the number, innermost first. A yielded
+    chain has those that contain the use, and the node is the loop, slice or other construct of the
+    use.
     """
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
@@ -334,8 +347,8 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
     """Return True if `node` is a loop or comprehension over the entries of the expression `inner`.
 
-    `inner` is None if Python reported the whole loop as the place of the read, as it does up to
-    3.12.
+    `inner` is None if Python reported the whole loop as the place of the read. Python up to 3.12
+    does so.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner
@@ -348,7 +361,10 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
-    """Return the subscript, as ``x[:n]``, whose slice has the expression ``chain[0]``, or None."""
+    """Return the subscript, such as ``x[:n]``, whose slice contains or is ``chain[0]``; else None.
+
+    `chain` is as in :func:`condition_of`.
+    """
     inside = False
     for node in chain:
         inside = inside or isinstance(node, ast.Slice)
@@ -371,7 +387,10 @@ def _called(node: ast.Call) -> str:
 
 
 def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:
-    """Return, for each read of `name` below the statement `after`, its nodes, innermost first."""
+    """Return the reads of `name` in `function` that come after the statement `after`.
+
+    Each read is given by the syntax nodes that contain it, innermost first.
+    """
     if function is None or after is None:
         return []
     found: list[list[ast.AST]] = []

@@ -178,7 +178,7 @@ class Finding:
         module: str = "",
         reason: str = "",
     ) -> Finding:
-        """Make a finding at the place `where`; other arguments are attributes of the class."""
+        """Make a finding at the place `where`; the other arguments are its attributes."""
         site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
         return cls(code, site, message, fix=fix, module=module, callers=callers, reason=reason)
 
@@ -226,7 +226,10 @@ _COMMENT = re.compile(r"#\s*voxax:\s*ignore\[([^\]]*)\]\s*(.*)")
 
 
 def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
-    """Return copies whose `ignored` is the reason in a ``# voxax: ignore`` comment, or None."""
+    """Return copies of the findings that have the reason of a ``# voxax: ignore`` comment.
+
+    Their `ignored` is that reason, or None where there is no such comment.
+    """
     return [dataclasses.replace(f, ignored=_reason(f)) for f in findings]
 
 

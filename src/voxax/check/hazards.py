@@ -25,10 +25,11 @@ _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 def equations(
     jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
 ) -> Iterator[tuple[Any, str, Any, Place | None]]:
-    """Yield ``(equation, name scope, its jaxpr, its place)`` of each equation, also nested ones.
+    """Yield ``(equation, name scope, jaxpr, place)`` of each equation in `jaxpr`, also nested ones.
 
-    The place is the user's line that traced the equation. `scope` and `call` are the name scope and
-    the place of the call of `jaxpr`. The library `own`, if any, counts as the user's code.
+    The yielded jaxpr directly contains the equation. The place is the user's line that traced the
+    equation. `scope` and `call` are the name scope and the place of the call of the argument
+    `jaxpr`. The library `own`, if any, counts as the user's code.
     """
     for equation in jaxpr.eqns:
         inner = scope_in(equation, scope)
@@ -39,7 +40,11 @@ def equations(
 
 
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
-    """Find callbacks, transfers, large constants and dtype promotions in a closed jaxpr."""
+    """Find callbacks, transfers, large constants and dtype promotions in a closed jaxpr.
+
+    A finding is at `definition` if its place in the user's code is unknown. `own` is as in
+    :func:`equations`.
+    """
     found = _constants(closed, definition, own)
     for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
         made = _hazard(equation)
@@ -81,10 +86,11 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 
 
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
-    """Return True if a dtype conversion was caused only by a wider dtype of another operand.
+    """Return True if an array was converted only because another operand has a wider dtype.
 
-    A mean of half-precision values also converts to float32, but this does not count, since the
-    other operands come from the same call in the user's code.
+    The other operand must come from another call than the one at `where`. So the conversion to
+    float32 within a mean of half-precision values gives False. Explicit conversions such as
+    ``astype`` give False too. `jaxpr` contains `equation`, the conversion.
     """
     if _EXPLICIT & set(where.inside):
         return False
@@ -132,7 +138,10 @@ def _bytes(value: Any) -> int:
 def leaked(
     function: Callable[..., Any], values: Sequence[Any], definition: Site, own: str | None
 ) -> list[Finding]:
-    """Find tracers that something still refers to after `function` is traced with `values`."""
+    """Find tracers that something still refers to after `function` is traced with `values`.
+
+    A finding is at `definition` if the place that made the tracer is unknown.
+    """
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):
         where = place(_compat_tracing.frames_of(tracer), own)

@@ -144,7 +144,10 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Return the result of tracing as ``jax.jit`` does, with numbers named in ``held`` static."""
+    """Trace the function as ``jax.jit`` does, with the numbers named in ``held`` static.
+
+    The library `own`, if any, counts as the user's code in the places of the result.
+    """
     places: list[tuple[Place, str]] = []
 
     thread, usual = threading.get_ident(), warnings.showwarning
@@ -184,7 +187,7 @@ def trace(
 
 @contextlib.contextmanager
 def _replaying(recording: Recording) -> Iterator[None]:
-    """Return a context in which tracers answer requests for values as in `recording`, in order."""
+    """Return a context in which requests for tracers' values get the answers of `recording`."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -264,10 +267,10 @@ def _faults(
 
 
 def _keys(recording: Recording, error: _Raised) -> list[Question]:
-    """Return the recorded requests for a tracer's text, if ``error`` says that no such key exists.
+    """Return the recorded requests for a tracer's text if ``error`` is a failed lookup of a tracer.
 
-    Converting a tracer to text succeeds, so JAX raises nothing. The lookup of that text as a key
-    raises the error. For any other error the list is empty.
+    A tracer is converted to text without an error. The error comes when the text is then looked up
+    as a key or an attribute. For any other error the list is empty.
     """
     missing = isinstance(error[0], KeyError | AttributeError) and "Tracer" in str(error[0])
     return recording.texts if missing else []
@@ -292,7 +295,10 @@ def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> froz
 
 
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
-    """Return a finding at `where`, else `site`, for a run that took too long or read too much."""
+    """Return the finding for a run that took too long or read too many values.
+
+    The finding is at `where`, or at `site` if `where` is None. Its message has the text of `error`.
+    """
     return Finding.at(
         where or site,
         "VX191",
@@ -330,7 +336,10 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
 
 
 def per_value(finding: Finding, names: frozenset[str], fix: str) -> Finding:
-    """Turn a finding on reads of the Python numbers `names` into VX201, with the advice `fix`."""
+    """Return `finding` as VX201: each value of the Python numbers `names` needs its own program.
+
+    The given finding is about reads of these numbers. `fix` is the advice of the result.
+    """
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     text = f"the program depends on the Python value of {listed}: one program for each value"
     return dataclasses.replace(finding, code="VX201", message=text, fix=fix)
@@ -355,10 +364,10 @@ def _untraceable(
 ) -> Finding:
     """Report an error of tracing: VX191 if a run without compilation raises it too, else VX190.
 
-    VX190 is an error of JAX, VX191 an error of the function itself. If the run without compilation
-    raises a different error, the tracing error is reported, because only that error reaches the
-    user: JAX checks the carry of a ``scan`` first, for example. `known` has ``(file, line)`` of the
-    requests for values. With `ends` False the function does not run again.
+    VX191 is an error of the function itself, VX190 an error of JAX. A different error of the run
+    without compilation is not reported, because only the tracing error reaches the user: JAX checks
+    the carry of a ``scan`` first, for example. `known` has ``(file, line)`` of the requests for
+    values. With `ends` False the function does not run again, and the report is VX190.
     """
     plain = _without_jit(subject, arguments, own) if ends else None
     usual = dry_run(subject.function, arguments, own) if ends else None

@@ -58,14 +58,17 @@ def _canonical(value: Any) -> Any:
 
 
 def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
-    """Return the number of programs that ``jit`` compiles; leaves named in `held` are static."""
+    """Return how many programs ``jit`` compiles for `examples`, with leaves in `held` static."""
     return len({signature(a, held) for a in examples})
 
 
 def differences(
     first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
 ) -> list[Finding]:
-    """Report arguments in `others` whose shape, dtype or structure differs from that in `first`."""
+    """Report arguments in `others` whose shape, dtype or structure differs from that in `first`.
+
+    Static leaves and the leaves named in `held` are not compared. The findings are at `site`.
+    """
     found = []
     shapes: dict[str, set[str]] = {}
     types: dict[str, set[str]] = {}
@@ -143,7 +146,7 @@ def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
 
 
 class _Applied:
-    """An equation, with the values of its operands in ``read``: None for all but constants."""
+    """An equation; ``read`` has the value of each operand that is a constant, else None."""
 
     def __init__(self, equation: Any, constants: dict[Any, Any]):
         self.equation = equation
@@ -193,7 +196,7 @@ def _array(value: Any) -> Any:
 
 
 def called_with_both(closed: Any, own: str | None) -> list[Finding]:
-    """Report calls of an inner jitted function that differ from an earlier call by weak types."""
+    """Report calls of an inner jitted function with a number where another call has an array."""
     calls: dict[str, dict[tuple[Any, ...], tuple[Any, Place]]] = {}
     found = []
     for equation, scope, _, where in equations(closed.jaxpr, own):
@@ -233,7 +236,7 @@ def _weakly(
     """Return ``(index, name)`` of arguments that are a number in one call, an array in the other.
 
     `one` and `two` have ``(shape, dtype, is weak)`` of each argument; numbers are weak. The list is
-    empty if any two types differ otherwise.
+    empty if an argument's types differ in any other way.
     """
     if len(one) != len(two):
         return []
@@ -245,7 +248,11 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return text such as ``jnp.asarray(1, 'int32')`` to pass for each number in `names`."""
+    """Return code such as ``jnp.asarray(1, 'int32')`` to pass in place of the numbers in `names`.
+
+    A name is given as ``(index of the argument, name)``, and each of the two `calls` as
+    ``(equation, types of its arguments)``. The dtype is that of the array in the other call.
+    """
     shown = []
     for i, name in names:
         strong = [types[i][1] for _, types in calls if not types[i][2]]

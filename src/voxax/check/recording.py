@@ -92,7 +92,8 @@ class Recording:
     def _known(self, question: Question) -> Question:
         """Return the request, with `arguments` None if its value may come from earlier answers.
 
-        An answer is a plain number, so a value that is computed from it seems to depend on nothing.
+        An answer is a plain number, so a value that is computed from it would seem to depend on no
+        argument.
         """
         behind = any(q.arguments != frozenset() for q in self.questions.values())
         if behind and question.arguments == frozenset():
@@ -204,7 +205,7 @@ def dry_run(
     """Run ``function`` without ``jit``, but with the bodies of JAX's loops and branches traced.
 
     Returns:
-      A tuple of one element: the error with its place, or None if the run succeeds. If the run was
+      A tuple of one element: ``(error, its place)``, or None if the run succeeds. If the run was
       cut short, the result is None instead of the tuple.
     """
 
@@ -283,7 +284,10 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Return names of arguments that a tracer depends on, or None, and lines that compute it."""
+    """Return ``(names of the arguments that a tracer depends on, the steps that compute it)``.
+
+    The names are None if they are unknown. The steps are texts, last step first.
+    """
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

@@ -31,6 +31,7 @@ class Report:
       framework: ``jax`` or ``torch``.
       incomplete: reason why the search for findings ended early; empty if it was complete.
       verification: result of ``verify=True``, which may contradict the verdict; else None.
+      subject, arguments: the checked target and its example arguments, in internal form.
     """
 
     name: str

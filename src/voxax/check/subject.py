@@ -227,7 +227,10 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of the traced leaves only, and their values; `held` names static ones."""
+    """Return a function of the traced leaves, and the list of their example values.
+
+    All other leaves, and those named in `held`, keep their example values.
+    """
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

@@ -55,10 +55,10 @@ def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, libr
 def suggested_later(
     number: ast.Assign, chain: Sequence[ast.AST], cut: ast.AST | None, library: str
 ) -> str:
-    """Suggest two statements, if a number is assigned to a name that later bounds a slice.
+    """Return code that replaces the assignment `number` and a later slice that the number bounds.
 
-    `number` is the assignment. `chain` has the syntax nodes around the use of the name, innermost
-    first. `cut` is the subscript with the slice.
+    The code is empty if there is none. `cut` is the subscript with the slice, and `chain` has the
+    syntax nodes around the use of the assigned name, innermost first.
     """
     later = suggested("VX104", chain, cut, library)
     if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):
@@ -67,9 +67,10 @@ def suggested_later(
 
 
 def replaceable(file: str, statement: ast.AST | None) -> bool:
-    """Return True if a statement's lines contain no other statement, so they can be replaced.
+    """Return True if the lines of `statement` in the source belong to this statement alone.
 
-    An ``elif`` is a separate statement in the syntax tree, but not in the source.
+    An ``elif`` is a separate statement in the syntax tree, but not in the source, so it gives
+    False.
     """
     if not isinstance(statement, ast.stmt):
         return False
@@ -179,7 +180,11 @@ def _choose(library: str, test: str, one: str, two: str) -> str:
 
 
 def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
-    """Return code with ``jax.lax.cond`` or ``torch.where`` for an ``if``, or an empty string."""
+    """Return code with ``jax.lax.cond`` or ``torch.where`` for an ``if``, or an empty string.
+
+    `following` has the statements after the ``if``. The first of them is the other side if the
+    ``if`` returns and has no ``else``.
+    """
     test = _condition(node.test, library)
     if not test:
         return ""
@@ -311,7 +316,10 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Return code for a loop over ``range(bound)`` that has no effect after `count` turns."""
+    """Return code for a loop over ``range(bound)`` that has no effect after `count` turns.
+
+    It replaces the loop `node`. `carried` has the names that each turn reads and assigns.
+    """
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
     keep = "".join(f"    {name}_before = {name}\n" for name in carried)
@@ -341,7 +349,11 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return texts for a loop with the state `names`: targets, value, parameter, unpacking line."""
+    """Return four texts for a loop function whose state is the variables `names`.
+
+    They are the targets that receive the result, the state as an expression, the parameter of the
+    function, and the line that unpacks the parameter, or ``""``.
+    """
     state = ", ".join(names)
     if len(names) == 1:
         return state, state, state, ""

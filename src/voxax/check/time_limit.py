@@ -104,7 +104,10 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return whether a frame may get an error: not in imports nor, if `patient`, in libraries."""
+    """Return whether the time limit may raise its error in a frame.
+
+    It may not during an import nor, if `patient`, in the code of a library.
+    """
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False
     while frame is not None:

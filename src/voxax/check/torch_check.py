@@ -391,7 +391,8 @@ def _judged(
 ) -> list[Finding]:
     """Drop findings that ``torch.export`` refutes, or add one if only ``torch.export`` fails.
 
-    ``torch.export`` decides whether there is one program. The recorded runs find the lines.
+    ``torch.export`` decides whether there is one program, and returned `program` or raised `error`.
+    The recorded runs, whose first is `first`, find the lines.
     """
     wrong = [f for f in found if f.about.verdict not in _ONE_PROGRAM]
     if isinstance(error, RanAway):
@@ -406,7 +407,10 @@ def _judged(
 
 
 def _hides(finding: Finding) -> bool:
-    """Return True if export cannot see a finding's read of a value: for text, or a caught error."""
+    """Return True if ``torch.export`` misses the read of a value that `finding` is about.
+
+    It misses the read of a value as text, and a read whose error the program catches.
+    """
     where = Place(finding.site, None, (), finding.callers)
     return finding.code == "VX114" or swallowed(where, "RuntimeError")
 

@@ -82,11 +82,11 @@ def takes_functions(operator: Any) -> bool:
 
 
 def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Sequence[Any]) -> Any:
-    """Apply an operator that takes functions, such as ``torch.cond``; record each function once.
+    """Apply an operator that takes functions, such as ``torch.cond``, and return its result.
 
-    Both branches of ``cond`` and the body of a ``while_loop`` are recorded even if the examples do
-    not reach them, because they are part of the program. Reads of values by the operator itself,
-    such as its condition, are not recorded.
+    Each function is recorded once. Both branches of ``cond`` and the body of a ``while_loop`` are
+    recorded even if the examples do not reach them, because they are part of the program. Reads of
+    values by the operator itself, such as its condition, are not recorded.
 
     Args:
       operator: the operator.
@@ -129,7 +129,8 @@ def _copied(value: Any) -> Any:
 def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return True if the size of an operator's result depends on values of its arguments.
 
-    The operator's kernel for tensors without values returns an unbacked symbol as such a size.
+    The operator is applied to tensors without values. It then returns a size that depends on values
+    as an unbacked symbol.
     """
     try:
         return _is_sized(_without_values(operator, args, kwargs))

@@ -99,8 +99,9 @@ class Watched(Recording):
 class TorchSubject(Subject):
     """The function or module of PyTorch that is checked; a module is copied for each run.
 
-    `module` is the present copy, which later runs use again if `reuse`. `values` is whether runs
-    compute values of tensors, and not only shapes.
+    `module` is the present copy, which later runs use again if `reuse`. `sizes` is whether reads of
+    data-dependent sizes are recorded. `values` is whether runs compute values of tensors, and not
+    only shapes; None is undecided. `fakes` is the PyTorch mode for tensors without values.
     """
 
     reuse: bool = False
@@ -277,7 +278,10 @@ def one_pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist."""
+    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist.
+
+    The frames are those that made the tensor, innermost first.
+    """
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
     return {

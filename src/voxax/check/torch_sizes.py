@@ -215,7 +215,11 @@ class Twins:
         self._number = 0
 
     def made(self, func: Any, args: Any, result: Any) -> None:
-        """Make twins, of other sizes, for the results of an operator with data-dependent sizes."""
+        """Make twins for the results of `func`, an operator whose result sizes depend on data.
+
+        A twin has no values, and another number as the data-dependent size. :meth:`follow` attaches
+        it.
+        """
         if not self.enabled:
             return
         self._number += 1
@@ -229,10 +233,12 @@ class Twins:
                 self._made.append((tensor, axis, twin))
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Attach a twin to each tensor in `result`, the result of ``func(*args, **kwargs)``.
+        """Attach a twin (a tensor without values) to each tensor in `result`.
 
-        The twins are those of the operators that `func` ran, or the results of `func` for the twins
-        of its arguments. Without such twins, nothing is attached.
+        `result` is what ``func(*args, **kwargs)`` returned. If operators in `func` have results of
+        data-dependent size, the twins are those that :meth:`made` made for them. Otherwise `func`
+        is applied to the twins of its arguments, and a tensor whose twin has the same shape gets
+        none.
         """
         made, self._made = self._made, []
         tensors: list[Any] = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
@@ -279,14 +285,17 @@ def is_size(name: str) -> bool:
 
 
 def _axis_of_index(indices: Any) -> int:
-    """Return the axis of ``x[indices]`` along which lie the entries that index tensors select."""
+    """Return the axis of the result of ``x[indices]`` whose length the index tensors determine."""
     given = [i for i, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     return given[0] if together else 0
 
 
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
-    """Attach twins to results of a function, from ``(result, axis, twin)`` of its operators."""
+    """Attach twins to `tensors`, the results of a function, by the results of its operators.
+
+    `made` has ``(result, axis of data-dependent size, twin of the result)`` for these operators.
+    """
     # The tensor is an operator's result, or a column of the result of `nonzero`.
     pairs = [
         (tensor, *source)

@@ -86,7 +86,12 @@ def verify(report: Report) -> TorchVerification:
 
 @dataclasses.dataclass
 class _Exports:
-    """The results of exporting a module for each of `inputs`: the graphs, and the last program."""
+    """The results of exporting a module for several inputs.
+
+    `inputs` has the leaves of each input. `graphs` has the different programs as texts, and
+    `program` is the last one. `error` is the text of an export's error, or None. `sized` is whether
+    the last program reads values, or has sizes that depend on values.
+    """
 
     inputs: list[list[Any]]
     graphs: set[str]
@@ -111,7 +116,10 @@ def _exports(report: Report, held: frozenset[str]) -> _Exports:
 
 
 def _same_for_others(report: Report, held: frozenset[str]) -> bool:
-    """Return True if exports for other values of numbers not in `held` differ only in constants."""
+    """Return True if exports for other values of the Python numbers differ only in constants.
+
+    Numbers named in `held` keep their values.
+    """
     arguments: Arguments = report.arguments
     texts = set()
     for seed in range(INPUTS):
@@ -143,7 +151,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Return whether the exported program's results are the module's; None if not comparable."""
+    """Return whether program and module have equal results for all inputs; None if unknown."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None
@@ -175,10 +183,10 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def _text(program: Any, frozen: bool) -> str:
-    """Return a text that identifies a program: its operators with all their constants.
+    """Return a text that is the same for equal programs: the operators with all their constants.
 
-    If values of Python are constants of the program (VX205, `frozen`), they differ in each export,
-    so constants are left out.
+    With `frozen` the constants are left out, because values that Python computes differ in each
+    export (VX205).
     """
     nodes = program.graph.nodes
     if frozen:
@@ -202,7 +210,11 @@ def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any
 
 
 def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """Return a leaf for the run `seed`: floats are permuted and scaled, integer tensors kept."""
+    """Return the value of a leaf for the run `seed`: tensors of floats are permuted and scaled.
+
+    A Python number not named in `held` becomes a tensor, to which `seed` is added unless it is a
+    bool. Other values do not change.
+    """
     value = leaf.value
     if leaf.kind == "number" and leaf.name not in held:
         return torch.tensor(value if isinstance(value, bool) else value + seed)

@@ -81,7 +81,7 @@ class Call:
       kwargs: named arguments of the call.
       frames: the Python frames that call the function, innermost first.
       frame: the innermost frame, as a frame object.
-      mixed: whether autocast is on for some device, which operators below autocast cannot see.
+      mixed: whether autocast is on for some device; operators run below it and cannot see this.
     """
 
     function: Any
@@ -137,7 +137,9 @@ Handler = Callable[[Asked, Any], Any]
 
 
 class Watch:
-    """A context that records what a PyTorch program runs; it has the state that both modes share.
+    """A context that records what a PyTorch program runs, and reports the values that it reads.
+
+    Two PyTorch modes, :class:`_Functions` and :class:`_Operators`, record into this object.
 
     Args:
       handler: a function ``(request, true value)`` that returns the value that the program gets.
@@ -182,9 +184,9 @@ class Watch:
         self.entered.__exit__(*error)
 
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
-        """Return the frame that made the present PyTorch call, and a list of it and its callers.
+        """Return the frame that made the present PyTorch call, and a tuple of it and its callers.
 
-        Without such a call, begin `depth` frames above the caller of this method.
+        Outside of such a call, it is the frame `depth` frames above the caller of this method.
         """
         if self.call is not None:
             return self.call.frame, self.call.frames
@@ -319,7 +321,11 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Record the tensors of `before` into which a function wrote values that have gradients."""
+        """Record the tensors in `before` into which a function wrote values that have gradients.
+
+        `before` is the result of :func:`_versions` before the call, and `frames` has the call's
+        frames.
+        """
         known = self.watch.histories
         for tensor, version, had in before:
             if tensor.grad_fn is None or tensor._version == version:
@@ -329,7 +335,7 @@ class _Functions(TorchFunctionMode):
                 entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Report numbers that `func` declares as values but that determine its results' shapes."""
+        """Report numbers that `func` takes as plain values but that decide its results' shapes."""
         watch = self.watch
         with watch.own():
             for name in sorted(watch.read):

@@ -96,7 +96,11 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Run the subject; list ``(key, site, geometry, rows in use)`` of voxel sets it computes."""
+    """Run the subject; list ``(key, site, geometry, rows in use)`` of voxel sets it computes.
+
+    The key is ``(site, tensor stride)``. The site is the user's line that computes the set, or
+    None.
+    """
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
     def recorder(request: Any, kernel_map: Any) -> Any:

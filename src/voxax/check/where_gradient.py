@@ -153,8 +153,8 @@ def expression(
     """Collect the elementwise operations that lead to a ``where``; return ``(inputs, operations)``.
 
     `root` is the result of the ``where``. `is_followed` returns whether an elementwise operation
-    computed a value, and `operands` returns the operands of that operation. The operations are in
-    the order of evaluation; the result of an operation represents it.
+    computed a value, and `operands` returns the operands of that operation. An operation is given
+    by its result. The operations are in the order of evaluation.
     """
     inputs: list[Any] = []
     steps: list[Any] = []

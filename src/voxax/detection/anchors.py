@@ -3,8 +3,9 @@
 A detector predicts class logits, a box code and a direction for each anchor. In the losses, NaN in
 rows that do not count reaches neither the loss nor the gradients.
 
-The conventions are those of OpenPCDet, so its weights fit. IoUs are also rounded as in OpenPCDet's
-axis-aligned assigner, so that anchors with almost equal IoUs are ranked in the same order.
+The conventions are those of OpenPCDet, so that its trained weights can be used. IoUs are also
+rounded as in OpenPCDet's axis-aligned assigner, so that anchors with almost equal IoUs are ranked
+in the same order.
 
 Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; Lin et
 al., "Focal Loss for Dense Object Detection", ICCV 2017; Girshick, "Fast R-CNN", ICCV 2015.
@@ -216,7 +217,7 @@ def decode_anchors(
     min_score: float = 0.0,
     direction_offset: float = DIRECTION_OFFSET,
 ) -> Detections:
-    """Decode the predictions for one scene's anchors to its best boxes.
+    """Decode one scene's predictions for anchors to the boxes of the highest scores.
 
     Use ``jax.vmap`` for several scenes. A candidate is an anchor with its most likely class. With
     two bins, the code gives the yaw up to half a turn, and the more likely bin chooses between its
@@ -328,10 +329,10 @@ def anchor_targets(
     """Match one scene's boxes to its anchors, and return the training targets of the anchors.
 
     Anchors and boxes of the same class are compared by the IoU of their outlines from above. Each
-    outline is first turned to the nearer axis. An anchor is matched to the box with which its IoU
-    is largest, if this IoU is at least the ``matched`` of the class, or if the anchor is the best
-    one for some box, with an IoU above 0. Every other anchor with an IoU below ``unmatched`` is
-    background. Use ``jax.vmap`` for several scenes.
+    outline is first turned to the nearer of the x and y axes. An anchor is matched to the box with
+    which its IoU is largest. This IoU must be at least the ``matched`` of the class, or the anchor
+    must have the largest IoU of all anchors with some box, above 0. Every other anchor with an IoU
+    below ``unmatched`` is background. Use ``jax.vmap`` for several scenes.
 
     Args:
       boxes: ``[M, 7]``.
@@ -343,8 +344,8 @@ def anchor_targets(
       direction_offset: yaw at which the first bin begins, in radians.
 
     Raises:
-      InputError: wrong shapes, anchors that do not fit ``places``, or (unless traced) invalid boxes
-        or classes.
+      InputError: wrong shapes, another number of yaws in ``anchors`` than in ``places``, or (unless
+        traced) invalid boxes or classes.
     """
     boxes, places = jnp.asarray(boxes), jnp.asarray(places)
     check_table(boxes)
@@ -607,7 +608,7 @@ def anchor_losses(
 
 
 def _is_chosen(classes: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return a one-hot mask of `classes`, ``bool[..., classes]``; a gather is slow on TPUs."""
+    """Return a one-hot mask of `classes`, in the shape of `logits`, ``bool[..., classes]``."""
     columns = jnp.arange(logits.shape[-1], dtype=classes.dtype)
     return classes[..., None] == columns.reshape((1,) * classes.ndim + (-1,))
 

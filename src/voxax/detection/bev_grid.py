@@ -300,9 +300,9 @@ def finite_codes(
 ) -> tuple[jax.Array, jax.Array]:
     """Return codes ``[N, D]`` with 0 for boxes that are not finite, and a mask ``bool[N]``.
 
-    The mask is true where `kept` is true and the box, which `decode` computes, is finite. A box is
-    not finite if the logarithm of a size is too large. Codes outside the mask become zero and have
-    no gradient.
+    The mask is true where `kept` is true and the box that `decode` computes from the code is
+    finite. A box is not finite if the logarithm of a size is too large. Codes outside the mask
+    become zero and have no gradient.
     """
     boxes = decode(jax.lax.stop_gradient(codes))
     kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)
@@ -312,10 +312,10 @@ def finite_codes(
 def best_rows(
     logits: jax.Array, number: int, min_score: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the indices of the highest logits, their scores, and a mask of the rows that count.
+    """Return the rows of the highest logits, their scores, and a mask of the rows that count.
 
-    All results are ``[number]``, and ``logits`` is ``[N]``. Logits of NaN or -inf and scores below
-    ``min_score`` do not count.
+    All results are ``[number]``, and ``logits`` is ``[N]``. A score is the sigmoid of a logit. Rows
+    with a logit of NaN or -inf, or a score below ``min_score``, do not count.
     """
     lowest = jnp.asarray(-jnp.inf, logits.dtype)
     flat = jnp.where(jnp.isnan(logits), lowest, logits)

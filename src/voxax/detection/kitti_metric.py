@@ -190,9 +190,10 @@ def _by_class(
 
 @dataclass
 class _Frame:
-    """The boxes of one frame that are compared for one class and difficulty, and their overlaps.
+    """The T true and F found boxes of one frame for one class and difficulty, and their overlaps.
 
-    Boxes have a score, and the state ``COUNTS`` or ``IGNORED``.
+    `scores` are those of the found boxes. The two states are ``COUNTS`` or ``IGNORED`` for each
+    box. `iou` and `similarity` are ``[F, T]``.
     """
 
     iou: np.ndarray  # [found, truth]
@@ -266,9 +267,9 @@ def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[
     """Return the scores of the correct boxes, the number of wrong boxes, and the total similarity.
 
     Each true box takes one found box that no other true box has taken, with an IoU above `needed`.
-    Without a threshold it takes the box of the highest score. With a threshold, found boxes of
-    lower scores are left out, and it takes the box of the largest overlap, or an ignored box if
-    none that counts overlaps enough.
+    Without a threshold, this is the found box of the highest score. With a threshold, found boxes
+    of lower scores are left out, and it is the found box of the largest IoU, or an ignored found
+    box if no other box has an IoU above `needed`.
     """
     is_free = np.ones(len(frame.scores), bool)
     if threshold is not None:

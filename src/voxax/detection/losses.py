@@ -25,7 +25,7 @@ def gaussian_focal_loss(
     beta: float = 4.0,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
-    """Return the penalty-reduced focal loss of heat maps, ``[]``, over the number of centers.
+    """Return the penalty-reduced focal loss of heat maps, divided by the number of centers, ``[]``.
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
@@ -33,8 +33,8 @@ def gaussian_focal_loss(
       valid: ``bool[...]``, the cells that count; None counts all.
       alpha: exponent of a prediction's error, which is ``1 - p`` at a center and ``p`` elsewhere.
       beta: exponent of ``1 - target``, a factor that reduces the loss near a center.
-      axis_name: name of a mapped axis over whose devices the sum and the number of centers are
-        taken too.
+      axis_name: name of a mapped axis. The loss and the number of centers are then summed over
+        its devices too.
 
     Raises:
       InputError: wrong shapes.
@@ -68,13 +68,13 @@ def code_loss(
     """Return the L1 loss of box codes, ``[D]``: for each column the mean over boxes that count.
 
     Args:
-      codes: ``[..., M, D]``, predicted codes, gathered at the rows of
+      codes: ``[..., M, D]``, predicted codes, gathered at the ``rows`` of a
         :class:`voxax.detection.CenterTargets`.
       targets: ``[..., M, D]``; NaN, as for an unknown velocity, does not count.
       mask: ``bool[..., M]``, the boxes that count.
       weights: ``[D]``, a factor for each column; None is 1.
-      axis_name: name of a mapped axis over whose devices the mean is taken too. Each device is
-        weighted by its number of boxes that count.
+      axis_name: name of a mapped axis. The mean is then taken over the boxes that count on all
+        its devices.
 
     Raises:
       InputError: wrong shapes.

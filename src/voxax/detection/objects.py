@@ -61,7 +61,7 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise InputError unless `truth` and `found` have one `kind` of object for each scene.
+    """Raise InputError unless `truth` and `found` have one instance of the class `kind` per scene.
 
     Found boxes need scores, and all classes must be names, or all must be numbers.
     """

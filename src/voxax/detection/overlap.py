@@ -97,10 +97,10 @@ _ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 class _Sides(NamedTuple):
-    """The four sides ``[..., 4]`` of a box in the frame of another box, and that box's size.
+    """The four edges ``[..., 4]`` of a box in the frame of another box, and that box's size.
 
-    The points of a side are ``x + t * dx, y + t * dy`` with t in 0..1. ``half_x`` and ``half_y``
-    are half the side lengths of the other box.
+    The boxes are seen from above. The points of an edge are ``x + t * dx, y + t * dy`` with t in
+    0..1. ``half_x`` and ``half_y`` are half the length and half the width of the other box.
     """
 
     x: Any
@@ -112,7 +112,7 @@ class _Sides(NamedTuple):
 
 
 def _seen_from(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
-    """Return x, y, and cosine and sine of the yaw of the boxes ``b`` in the frame of ``a``."""
+    """Return x, y, cos(yaw) and sin(yaw) of the boxes ``b`` in the frames of the boxes ``a``."""
     xp = array_module(a)
     (cos_a, sin_a), (cos_b, sin_b) = ((xp.cos(t[..., 6]), xp.sin(t[..., 6])) for t in (a, b))
     x, y = b[..., 0] - a[..., 0], b[..., 1] - a[..., 1]
@@ -122,7 +122,7 @@ def _seen_from(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _sides(a: Any, b: Any) -> _Sides:
-    """Return the sides of ``b`` in the frame of ``a``."""
+    """Return the four edges of each box in ``b`` from above, in the frame of the box in ``a``."""
     xp = array_module(a)
     x, y, cos, sin = (t[..., None] for t in _seen_from(a, b))
     (la, wa, _), (lb, wb, _) = ([t[..., None] for t in sizes(boxes)] for boxes in (a, b))
@@ -156,7 +156,7 @@ def _area_of(a: Any, b: Any) -> Any:
 
 
 def _apart(a: Any, b: Any) -> Any:
-    """Return whether the line of a side of ``a`` or ``b`` separates the two boxes."""
+    """Return for each pair of boxes whether the line of an edge separates them, ``bool[...]``."""
     xp = array_module(a)
     (la, wa, _), (lb, wb, _) = sizes(a), sizes(b)
     x, y, cos, sin = _seen_from(a, b)
@@ -170,8 +170,8 @@ def _apart(a: Any, b: Any) -> Any:
 def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]:
     """Return both ends of the range of t in 0..1 with ``|start + t * step| <= half``.
 
-    The ends are equal if no t fits. A step below the rounding error counts as 0: the range is then
-    all of 0..1, or empty.
+    The ends are equal if there is no such t. A step below the rounding error counts as 0: the range
+    is then all of 0..1, or empty. `xp` is NumPy or ``jax.numpy``.
     """
     zero, one = xp.zeros((), start.dtype), xp.ones((), start.dtype)
     flat = xp.abs(step) <= xp.finfo(start.dtype).eps * (half + xp.abs(start))
@@ -183,10 +183,11 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
 
 
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
-    """Return the fraction of each side that lies in the other box, and t at that part's middle.
+    """Return the fraction of each edge that lies in the other box, and t at that part's middle.
 
-    A part that lies on a side of the other box counts half. The derivative is then the mean of the
-    derivatives on both sides of this kink of the area.
+    Both are ``[..., 4]``; for t see :class:`_Sides`. A part that lies on an edge of the other box
+    counts half. The derivative is then the mean of the derivatives on both sides of this kink of
+    the area.
     """
     x, y, dx, dy, half_x, half_y = sides
     zero = jnp.zeros((), x.dtype)
@@ -211,9 +212,9 @@ _area_with_derivative = jax.custom_jvp(_area_of)
 def _area_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the shared area and its tangent, computed from the motion of the sides.
+    """Return the shared area and its tangent, computed from the motion of the boxes' edges.
 
-    Each side adds the length of its part in the other box times its speed. Automatic
+    Each edge adds the length of its part in the other box times its speed. Automatic
     differentiation of the sum over edges gives the same numbers, but XLA takes minutes to compile
     that program for a CPU.
     """

@@ -141,9 +141,10 @@ class _Given(NamedTuple):
 
 
 def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
-    """Return the scores, classes and valid rows of `number` boxes after a check.
+    """Check the scores, classes and valid rows of `number` boxes, and return them as JAX arrays.
 
-    Raise InputError for wrong shapes, or (unless traced) for NaN in the score of a valid row.
+    If `valid` is None, all rows are valid; if `classes` is None, it stays None. Raise InputError
+    for wrong shapes, or (unless traced) for NaN in the score of a valid row.
     """
     check_rows("scores", scores, number, "boxes")
     (scores,) = as_floats(jnp.asarray(scores))

@@ -38,7 +38,7 @@ class Call:
     Attributes:
       scope: the ``jax.named_scope`` path in which the product was traced.
       problem: the product's description: its sizes, dtypes and layer.
-      admitted: names of the algorithms that the user's request for the layer admits.
+      admitted: the algorithms that the user's request for the layer allows.
       layer: the layer that the product belongs to.
       views: the arrays of the kernel map, by name; None if they were not computed.
     """
@@ -216,7 +216,11 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """Return `problem` with the density, or kernel size statistics, of the concrete map `views`."""
+    """Return `problem` with the statistics of its concrete kernel map, whose arrays are `views`.
+
+    These are the density of the map, or the statistics of the kernel sizes in a dynamic
+    convolution.
+    """
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
         return dataclasses.replace(problem, layer=layer)
@@ -225,7 +229,7 @@ def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
 
 
 def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
-    """Return the report on the products `calls`, which took `seconds` of measuring."""
+    """Return the report on the products `calls`; `seconds` is the time spent on measuring them."""
     own, device = hardware_of(platform)
     hardware = None if device is None else describe(device)
     counter = PairCounter()

@@ -115,7 +115,7 @@ def _bytes(p: Problem) -> int:
 
 
 class PairCounter:
-    """Counter of the (input row, output row) pairs of kernel maps; each map is counted once."""
+    """Counter of the (input row, output row) pairs of kernel maps, with a cache of counted maps."""
 
     def __init__(self) -> None:
         # By the id of the table. The table is kept too, so that no other one gets the same id.

@@ -225,7 +225,7 @@ class Report:
                 yield f"    {line}"
 
     def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
-        """Return the numbered rows, ``(number, row)``, grouped by key of the tuning cache."""
+        """Return the rows as ``(row number, row)``, in one list per key of the tuning cache."""
         found: dict[str, list[tuple[int, Explained]]] = {}
         for number, row in enumerate(self.rows):
             found.setdefault(key_of(row.choice.problem), []).append((number, row))

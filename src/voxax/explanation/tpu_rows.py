@@ -44,7 +44,7 @@ class RowsMoved:
 
 
 def chooses_rows(choice: Choice) -> bool:
-    """Return whether the chosen kernel can read input rows both by items and by windows."""
+    """Return whether the kernel in `choice` can read input rows both by items and by windows."""
     return choice.kernel is WINDOWED and choice.problem.product == "forward"
 
 
