@@ -87,8 +87,8 @@ def check_width(path: Path, width: int) -> None:
     """Raise FileFormatError if a file probably does not have `width` columns of float32.
 
     Neighbors in a scan are near each other, so a number usually differs little from the number in
-    the same column of the record before. `width` is rejected if another number of columns also
-    divides the size of the file, and gives differences that are about as small.
+    the same column of the record before. `width` is rejected if another number of columns
+    divides the size of the file too, and its differences are smaller or nearly as small.
     """
     size = path.stat().st_size
     if size % (4 * width):

@@ -46,8 +46,8 @@ class Submission(abc.ABC):
         """Write the prediction for one scan.
 
         Args:
-          scan: the callable of the layout that read the scan.
-          read: the result of this callable, with N points.
+          scan: the function object that read the scan, as :class:`voxax.io.layout.Layout` returns.
+          read: what ``scan()`` returned, with N points.
           found: the predicted class of each point, int [N]; or predicted boxes with class names and
             scores, :class:`voxax.detection.Objects`, in the frame of the points.
         """

@@ -328,10 +328,12 @@ def _call(
 
 
 def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
-    """Return as few passes (matrix products) as possible that cover ``taps`` on one line.
+    """Return as few passes (matrix products) as possible that compute the taps of one line.
+
+    A line contains the taps that have the same offset on every axis except W.
 
     Args:
-      line: the line, which becomes :attr:`Pass.line` of the passes.
+      line: number of the line, for :attr:`Pass.line`.
       taps: the taps to compute, as ``{shift along W: tap}``.
       pack: P, the number of positions in a row.
     """

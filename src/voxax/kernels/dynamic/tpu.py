@@ -217,9 +217,10 @@ def apply(
 
 
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    """Turn ``x [B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]``, with zero margins.
+    """Split ``x [B, *spatial, C]`` by phase, the remainder of a position modulo ``stride``.
 
-    Positions are sorted by phase, their remainder modulo ``stride``.
+    The result is ``[phases * B * D, H, W / P, P * C]``: each phase is padded with zeros to
+    ``[B, D, H, W, C]``, and P neighbors along W are packed into one row.
     """
     steps = whole((0, *stride))[1:]
     x = x.reshape(*whole(x.shape[:-1]), x.shape[-1])

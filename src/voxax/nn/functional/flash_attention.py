@@ -64,7 +64,10 @@ def refusal(
 
 
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention within each patch, ``[P, L, H, d]``; empty slots must be last in a patch."""
+    """Return attention within each patch by cuDNN, ``[P, L, H, d]``: P patches, L slots, H heads.
+
+    The slots without a row must be the last of their patch.
+    """
     group = query.group
     # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
     number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)

@@ -42,9 +42,10 @@ class Duplicates(NamedTuple):
         return torch.from_numpy(last[self.place])
 
     def kept(self, rows: np.ndarray, offsets: np.ndarray) -> KernelMap:
-        """Return a submanifold layer's kernel map for the voxel indices ``rows``.
+        """Return the kernel map of a submanifold layer, whose outputs are at its input voxels.
 
-        Tap k has the offset ``offsets[k]`` and tap ``K - 1 - k`` the opposite one.
+        ``rows int32[N, 1 + D]`` are batch indices and voxel coordinates. ``offsets int32[K, D]``
+        are symmetric: ``offsets[K - 1 - k] == -offsets[k]``.
         """
         distinct = kept_map(rows[self.first], offsets)
         taps, center = distinct.taps, distinct.taps // 2

@@ -22,9 +22,10 @@ _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
-    """Register module classes as known, with the methods that a call runs now.
+    """Register module classes whose code voxax may replace, see :func:`_is_original`.
 
-    A class is left out if another package has replaced one of these methods.
+    Their present ``forward``, ``__call__`` and similar methods are stored, so that a later
+    replacement is noticed. A class is left out if another package has already replaced a method.
     """
     for kind in kinds:
         if all(call is None or _is_original(call) for call in _calls(kind)):

@@ -235,7 +235,10 @@ class MinkowskiConvolution(_Plain):
 
 
 class MinkowskiConvolutionTranspose(_Plain):
-    """Transposed convolution to known finer sites; see :class:`MinkowskiConvolutionBase`."""
+    """Transposed convolution to voxels of an earlier, finer level of the coordinate manager.
+
+    Arguments as for :class:`MinkowskiConvolutionBase`.
+    """
 
     _TRANSPOSED = True
 

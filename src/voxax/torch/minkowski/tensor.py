@@ -113,7 +113,10 @@ class Tensor:
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Apply the function ``relu``; the result is computed now or when code first reads it."""
+        """Apply ``relu`` to the features.
+
+        If they come from a convolution that is not computed yet, ReLU becomes a part of it.
+        """
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)
 
