@@ -49,7 +49,7 @@ class Simulate:
     sensor: str
     boxed: bool = False
 
-    def __call__(self) -> PointCloud | AnnotatedScan:
+    def __call__(self) -> Any:
         if self.boxed:
             scan = simulate_objects(self.seed, sensor=self.sensor, min_points=MIN_POINTS)
             return _near(scan, RADIUS)

@@ -18,7 +18,7 @@ import numpy as np
 from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
 
-POSITION = ("x", "y", "z")
+POSITION: tuple[str, ...] = ("x", "y", "z")
 # The first group whose names are all in the file is used. The last two are for ParaView, VeloView.
 POSITIONS = (
     POSITION,

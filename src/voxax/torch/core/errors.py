@@ -77,13 +77,17 @@ def whole(name: str, value: Any) -> int:
         raise ArgumentError(f"{name}={value!r}: expected an integer") from failed
 
 
+def _is_single(value: Any) -> bool:
+    """Return whether ``value`` is one number instead of a list of numbers."""
+    return getattr(value, "ndim", None) == 0 or isinstance(value, int | float)
+
+
 def wholes(name: str, value: Any, ndim: int) -> list[int]:
     """Return ``value`` as a list of ``ndim`` integers, or raise :class:`ArgumentError`.
 
     ``value`` is one integer for all ``ndim`` axes, or a sequence with one integer per axis.
     """
-    single = getattr(value, "ndim", None) == 0 or isinstance(value, int | float)
-    values = [value] * ndim if single else list(value)
+    values = [value] * ndim if _is_single(value) else list(value)
     if len(values) != ndim:
         found = f"{name}={values} for {ndim} axes"
         raise ArgumentError(f"{found}: expected one integer, or one per axis")
