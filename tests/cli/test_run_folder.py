@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from cli.run_results import interrupted
 from cli.small_network import small
 from voxax.cli import main
 from voxax.cli.demo import _Run
@@ -30,7 +31,7 @@ def demo(tmp_path, rng, monkeypatch):
 
 
 @pytest.mark.lax_promotion  # optax promotes step counts
-def test_a_run_owns_its_folder(demo, tmp_path, capsys, monkeypatch):
+def test_a_run_owns_its_folder(demo, tmp_path, capsys):
     run = tmp_path / "run"
     assert demo("--steps", "3") == 0
     assert demo("--steps", "3") == demo("--steps", "2") == 2
@@ -42,18 +43,15 @@ def test_a_run_owns_its_folder(demo, tmp_path, capsys, monkeypatch):
     assert "width = 1.0, --width is 3.0" in capsys.readouterr().err.replace("\n", " ")
     assert steps_of(run / "checkpoint") == [3]
 
-    def interrupted(self, *arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    assert demo("--overwrite", "--steps", "2", "--seed", "7") == 130
+    with interrupted(Trainer, 1):
+        assert demo("--overwrite", "--steps", "2", "--seed", "7") == 130
     told = capsys.readouterr().out
     assert "--resume" in told
     assert f"--input '{tmp_path}/a scan.npz'" in told
     assert all(f" {option}" in told for option in ("--seed 7", "--steps 2", "--voxel-size 1.0"))
     assert "--overwrite" not in told
     # The larger step of the run before is gone.
-    assert steps_of(run / "checkpoint") == [0]
+    assert steps_of(run / "checkpoint") == [1]
     assert not (run / "metrics.json").exists()
 
 
