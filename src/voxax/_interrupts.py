@@ -20,6 +20,36 @@ _ONE_SIGNAL = 0.25  # seconds
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # One entry for each Ctrl-C that this module sends to its own process.
 _sent: collections.deque[int] = collections.deque()
+# What to do when an exception of a signal is lost; None outside of `never_dropped`.
+_when_lost: Callable[[], object] | None = None
+
+
+class _Interrupt(KeyboardInterrupt):
+    """Exception of a signal. It reports to :func:`never_dropped` if it is lost."""
+
+    is_handled = False
+
+    def __del__(self) -> None:
+        if not self.is_handled and _when_lost is not None:
+            _when_lost()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C inside :func:`never_dropped`."""
+    del number, frame
+    raise _Interrupt
+
+
+_CTRL_C = (signal.default_int_handler, _interrupt)
+
+
+def mark_handled(interrupt: KeyboardInterrupt) -> None:
+    """Tell :func:`never_dropped` that an ``except`` clause handles ``interrupt``.
+
+    Without this call, :func:`never_dropped` raises the exception again when the clause ends.
+    """
+    if isinstance(interrupt, _Interrupt):
+        interrupt.is_handled = True
 
 
 class Ending:
@@ -39,10 +69,10 @@ class Ending:
         del frame
         if self.number is None:
             self.number = number
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if signal.getsignal(signal.SIGINT) in _CTRL_C:
                 signal.signal(signal.SIGINT, self.again)
             self._first()
-            raise KeyboardInterrupt
+            raise _Interrupt
 
     def again(self, number: int, frame: FrameType | None) -> None:
         """Handle Ctrl-C after SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` after a moment.
@@ -50,7 +80,7 @@ class Ending:
         Before that, the thread of :func:`_second_ends` normally ends the process.
         """
         time.sleep(10 * _MOMENT)
-        signal.default_int_handler(number, frame)
+        _interrupt(number, frame)
 
     def status(self, status: int) -> int:
         """Return the exit status to use for a command that ended with ``status``.
@@ -159,8 +189,8 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 
 def _is_waited_for(number: int, handler: object) -> bool:
-    """Return whether signal ``number`` has Python's Ctrl-C handler or one of :class:`Ending`."""
-    if number == signal.SIGINT and handler is signal.default_int_handler:
+    """Return whether ``handler`` of signal ``number`` is of this module, or Python's for Ctrl-C."""
+    if number == signal.SIGINT and handler in _CTRL_C:
         return True
     return isinstance(getattr(handler, "__self__", None), Ending)
 
@@ -197,42 +227,67 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def never_dropped() -> Iterator[None]:
-    """Return a context that repeats a :class:`KeyboardInterrupt` that Python dropped.
+    """Return a context that repeats a :class:`KeyboardInterrupt` that was lost in other code.
 
-    The exception is raised a moment later, or at the end of the context. Python drops exceptions in
-    ``__del__`` and in callbacks of its garbage collector, and JAX has such a callback. Without this
-    context the command would ignore that Ctrl-C.
+    Python drops exceptions in ``__del__`` and in callbacks of its garbage collector, and JAX has
+    such a callback. JAX also has bare ``except:`` clauses, which take any exception for the answer
+    to a question. Without this context the command would ignore that Ctrl-C, or fail later with
+    another error. The exception is raised again a moment later, or at the end of the context.
+
+    Code in the context that handles a :class:`KeyboardInterrupt` calls :func:`mark_handled`.
     """
-    lock, dropped, ended = _thread.allocate_lock(), False, False
+    global _when_lost
+    lock, lost, ended = _thread.allocate_lock(), False, False
     before = sys.unraisablehook
 
     def told(found: sys.UnraisableHookArgs) -> None:
-        nonlocal dropped
         if ended or not issubclass(found.exc_type, KeyboardInterrupt):
             before(found)
-            return
-        dropped = True
+        elif not isinstance(found.exc_value, _Interrupt):  # such a one reports itself
+            repeat()
+
+    def repeat() -> None:
+        nonlocal lost
+        lost = True
         # threading.Thread takes a lock to start. The interrupted code may hold that lock.
         _thread.start_new_thread(raise_again, ())
 
     def raise_again() -> None:
-        nonlocal dropped
+        nonlocal lost
         time.sleep(_MOMENT)
         with lock:
-            if dropped:
-                dropped = False
+            if lost:
+                lost = False
                 _interrupt_main()
 
-    sys.unraisablehook = told
+    sys.unraisablehook, _when_lost = told, repeat
+    handles = threading.current_thread() is threading.main_thread()
+    handles = handles and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
+    except Exception as error:
+        if lost or _comes_of_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
     finally:
+        _when_lost = None
         if sys.unraisablehook is told:
             sys.unraisablehook = before
+        if handles and signal.getsignal(signal.SIGINT) is _interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with lock:
-            lost, dropped, ended = dropped, False, True
-    if lost:
+            was_lost, lost, ended = lost, False, True
+    if was_lost:
         raise KeyboardInterrupt
+
+
+def _comes_of_interrupt(error: BaseException | None) -> bool:
+    """Return whether ``error`` was raised while a :class:`KeyboardInterrupt` was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _interrupt_main() -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from voxax import _interrupts
-from voxax.cli import learning, main, run_folder
+from voxax.cli import learning, main, run_folder, tasks
 from voxax.models.checkpoint import steps_of
 
 pytestmark = [
@@ -86,7 +86,12 @@ def in_a_weak_reference():
     return kept
 
 
-PLACES = [in_garbage_collection, in_a_finalizer, in_a_weak_reference]
+def in_a_bare_except():
+    with contextlib.suppress(BaseException):  # as JAX asks whether a dimension is an integer
+        interrupt()
+
+
+PLACES = [in_garbage_collection, in_a_finalizer, in_a_weak_reference, in_a_bare_except]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -144,6 +149,51 @@ def test_a_command_that_ends_first_says_that_it_was_interrupted(capsys, monkeypa
     monkeypatch.setattr("voxax.cli._run", run)
     assert main(["hardware"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def swallowed():
+    in_a_bare_except()
+    raise AttributeError("of what the answer led to")
+
+
+def replaced():
+    try:
+        interrupt()
+    except BaseException:
+        raise AttributeError("of another library") from None
+
+
+@pytest.mark.parametrize("run", [swallowed, replaced])
+def test_an_error_that_a_lost_interrupt_leads_to_is_not_told(run, capsys, monkeypatch):
+    monkeypatch.setattr("voxax.cli._run", lambda words: run())
+    assert main(["hardware"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    time.sleep(3 * _interrupts._MOMENT)  # once alone
+
+
+def test_an_interrupt_that_is_handled_comes_once():
+    with _interrupts.never_dropped():
+        try:
+            interrupt()
+        except KeyboardInterrupt as error:
+            _interrupts.mark_handled(error)
+        time.sleep(3 * _interrupts._MOMENT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interruption_waits_for_the_end_of_a_restore(monkeypatch):
+    """A read that Orbax gives up leaves coroutines, whose end Python prints."""
+    done = []
+
+    def load(folder, like):
+        interrupt()
+        return "the arrays"
+
+    monkeypatch.setattr(tasks, "load_arrays", load)
+    trainer = SimpleNamespace(tree=lambda: None, load_tree=done.append)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.restore("checkpoint", trainer)
+    assert done == ["the arrays"]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 ``VOXAX_TEST_PROGRAM`` names a file that the earlier one wrote::
 
-    voxax export tests/first_contact/test_drift.py:network --capacity 256 --tpu v5e --output FILE
+    voxax export tests/first_contact/drift.py:network --capacity 256 --tpu v5e --output FILE
 
 Without it this JAX writes one.
 """
@@ -16,24 +16,10 @@ import jax
 import pytest
 from jax.sharding import SingleDeviceSharding
 
+from first_contact.drift import network
 from problems import needs_libtpu
 from voxax import _compat
 from voxax.export import export_program
-
-
-def network():
-    """Return the model that ``voxax export`` takes from this file."""
-    from flax import nnx
-
-    from voxax.nn.modules import Linear, ReLU, Sequential, SparseConv3d, SubMConv3d
-
-    rngs = nnx.Rngs(0)
-    return Sequential(
-        SubMConv3d(4, 64, 3, rngs=rngs),
-        ReLU(),
-        SparseConv3d(64, 64, 2, 2, rngs=rngs),
-        Linear(64, 3, rngs=rngs),
-    )
 
 
 @pytest.mark.tpu_compile

@@ -18,7 +18,7 @@ from flax import nnx
 
 from voxax._atomic_file import write_atomically
 from voxax._bounded_file import MEBIBYTE, bounded_text
-from voxax._interrupts import uninterrupted
+from voxax._interrupts import mark_handled, uninterrupted
 from voxax._version import __version__
 from voxax.cli.progress import result_table, training_bar
 from voxax.cli.run_folder import BEST, CHECKPOINT, check_space, remove_run
@@ -293,7 +293,8 @@ class Learning:
                             bar.tell(f"step {self.trainer.steps}: loss {mean:.3f}{told}")
                         if self.stops:
                             return False
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            mark_handled(interrupt)
             return True
         return False
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
+from voxax._interrupts import uninterrupted
 from voxax.cli.classification_task import Classification
 from voxax.cli.folder_detection import FolderDetection
 from voxax.cli.segmentation_task import Segmentation
@@ -90,7 +91,8 @@ def task_as(folder: Path, kind: type[Kind]) -> Kind:
 
 def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
     """Load the newest step of the checkpoint in `folder` into `trainer`, and return `trainer`."""
-    trainer.load_tree(load_arrays(folder, trainer.tree()))
+    with uninterrupted():  # an interrupted read of Orbax prints a traceback when the process ends
+        trainer.load_tree(load_arrays(folder, trainer.tree()))
     return trainer
 
 

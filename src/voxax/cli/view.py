@@ -12,6 +12,7 @@ import numpy as np
 import tyro
 
 from voxax import _limits
+from voxax._interrupts import mark_handled
 from voxax.errors import FileFormatError, InputError
 from voxax.plot.camera import UPRIGHT, Up
 
@@ -107,7 +108,8 @@ def view(
     try:
         print(f"{file}: {len(cloud):,} points at {viewer.url} (Ctrl-C ends)", flush=True)
         threading.Event().wait()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        mark_handled(interrupt)
         print()
     finally:
         viewer.stop()
