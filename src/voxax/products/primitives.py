@@ -75,7 +75,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Return ``views`` with the missing map arrays that the chosen kernel reads added.
 
-    They are built from the neighbor table, which is in ``views`` if any array is missing.
+    Missing arrays are built from the neighbor table in ``views``.
     """
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
@@ -138,7 +138,7 @@ def _views_on_host(
     """Return all map arrays in ``views`` or read by the chosen kernel, by name.
 
     ``views`` are in the order of ``layer.view_names``. Missing arrays are built from the neighbor
-    table, in NumPy.
+    table, as NumPy arrays.
     """
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)

@@ -241,7 +241,7 @@ def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
     Args:
       problem: the product.
       takes: a text whose last word is the kind of weights that the kernels multiply, for example
-        "the window kernels multiply dense". With it the message for another kind begins.
+        "the window kernels multiply dense". The message for other kinds begins with this text.
       dtype_reason: why the kernels do not take the problem's dtype, or None if they do.
     """
     kind, taps = problem.layer.kind, problem.layer.num_offsets
