@@ -312,7 +312,7 @@ class _Tiles:
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def margin(self, array: jax.Array) -> jax.Array:
-        """Pad ``array [B, *spatial, ...]`` with zeros, so that every tap of a tile reads inside it."""
+        """Pad ``array [B, *spatial, ...]`` with zeros, so that all taps of all tiles are inside."""
         pads = [(0, 0)]
         high = np.maximum(0, self.taps.max(0))
         for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
