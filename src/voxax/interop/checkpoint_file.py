@@ -34,7 +34,8 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
     A tensor in host memory shares its memory with the array.
 
     Raises:
-      InputError: ``name`` is not a string, or ``value`` has no numbers or is no plain tensor.
+      InputError: ``name`` is not a string; ``value`` has objects or text instead of numbers; or
+        PyTorch cannot convert the tensor, for example because it is sparse.
     """
     if not isinstance(name, str):
         raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")
@@ -71,7 +72,8 @@ def read_checkpoint(
         ``hf://owner/name/resolve/revision/file``.
       key: name of the entry that is the state dict, such as ``"state_dict"`` or
         ``"model_state"``; None takes the whole file. If several names are given, the first that the
-        file has is taken, or the whole file if it has none of them.
+        file has is taken, or the whole file if it has none of them. ``.safetensors`` files have no
+        such entries, so ``key`` is ignored for them.
 
     Returns:
       A dict from names to arrays with the shapes and dtypes of the tensors.
@@ -123,12 +125,12 @@ def check_place(path: Location) -> None:
 
 
 def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]) -> Path:
-    """Write arrays by name to a file atomically, and return its path.
+    """Write a state dict to a file atomically, and return the path of the file.
 
     Args:
-      path: file in an existing folder: ``.safetensors``, or any other in the format of
-        ``torch.save``.
-      state_dict: arrays or PyTorch tensors of any shape.
+      path: the file, in an existing folder. If the name ends in ``.safetensors``, this is the
+        format; otherwise it is that of ``torch.save``.
+      state_dict: arrays or PyTorch tensors of any shape, by name.
 
     Raises:
       MissingExtraError: the package that the file needs is not installed.

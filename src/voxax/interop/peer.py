@@ -210,7 +210,7 @@ class Peer:
     """Whether the library has depthwise convolutions."""
 
     def others(self) -> tuple[Peer, ...]:
-        """Return descriptions of the library's other versions, which have other layouts."""
+        """Return descriptions of the library's other versions, if their layouts differ."""
         return ()
 
     def is_pointwise(self, layer: LayerWeights) -> bool:
@@ -219,7 +219,10 @@ class Peer:
         return paths is not None and layer.kind == "linear" and bool(re.search(paths, layer.path))
 
     def wrapper_of(self, layer: LayerWeights) -> str:
-        """Return the name of the inner module with this layer's tensors, or the empty string."""
+        """Return the name of the peer's inner module that has the tensors of ``layer``.
+
+        Return the empty string if the peer has no inner module for such a layer.
+        """
         return self.wrappers.get(layer.kind, "")
 
     def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
@@ -329,7 +332,7 @@ class Peer:
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """Return the form of an array of shape ``own`` that the peer stores in shape ``shape``.
+    """Return the form of an array that has shape ``own`` in voxax and ``shape`` in the peer.
 
     ``member`` is the last part of the name of the peer's tensor.
     """

@@ -1,4 +1,7 @@
-"""Safe replacements of the NumPy functions that loading a PyTorch file with arrays would call."""
+"""Safe replacements of NumPy's classes and functions that are needed to load pickled arrays.
+
+PyTorch files may have such arrays beside tensors.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ import numpy as np
 
 
 class _Dtype:
-    """Replacement of ``numpy.dtype`` in a pickle; the pickled state could change the real dtype."""
+    """Replacement of ``numpy.dtype`` in a pickle, with the NumPy dtype as ``dtype``.
+
+    Only the byte order is taken from the pickled state, which could change the real dtype.
+    """
 
     def __init__(self, kind: str, *_: Any) -> None:
         self.dtype = np.dtype(kind)
@@ -19,7 +25,10 @@ class _Dtype:
 
 
 class PickledArray:
-    """Replacement of ``numpy.ndarray`` in a pickle; ``values`` is None if it has no numbers."""
+    """Replacement of ``numpy.ndarray`` in a pickle.
+
+    ``values`` is the array, or None if its elements are not numbers.
+    """
 
     values: np.ndarray | None = None
 

@@ -79,7 +79,11 @@ class Source:
     refusal: str = ""
 
     def places(self, model: nnx.Module) -> dict[str, tuple[Any, Setting]]:
-        """Return, by path, ``(module, setting)`` for each attribute in ``settings`` of a module."""
+        """Return the module attributes of ``model`` that ``settings`` describe, by path.
+
+        Returns:
+          A dict from the path of each attribute to its ``(module, setting)``.
+        """
         found = {}
         for path, module in nnx.iter_modules(model):
             name = ".".join(map(str, path))
@@ -139,7 +143,8 @@ def torch_pointcloud_sources(
 
     Args:
       peer, rename: as in :class:`Source`.
-      norms: regular expression of the paths of the modules whose batch norms differ; empty for all.
+      norms: regular expression of the paths of the batch norms that take these settings; empty for
+        all.
     """
     both = {"torch-pointcloud": TORCH, "torch-pointcloud-released": REFERENCE}
     return {n: Source(peer, rename, settings=norm_settings(*v, norms)) for n, v in both.items()}
@@ -263,7 +268,11 @@ def _found(model: nnx.Module, path: Location, source: str | None, key: str | Non
 
 
 def _doubt(model: nnx.Module, chosen: str, equal: Mapping[str, Source]) -> str:
-    """Return, as text, how a codebase in ``equal`` differs from the chosen one, or ``""``."""
+    """Return, as text, why a file may be from another codebase than ``chosen``, or ``""``.
+
+    ``equal`` has the codebases that match the file's names. The text is the ``refusal`` of one of
+    them, or an attribute that differs between them, except momentum.
+    """
     own = equal[chosen].places(model)
     for name, form in equal.items():
         if form.refusal:
@@ -306,6 +315,8 @@ def set_up(model: nnx.Module, source: str) -> None:
 
 def check_settings(model: nnx.Module, source: str | None = None) -> None:
     """Warn if modules of ``model`` have other settings, such as epsilon, than in a codebase.
+
+    Momentum is not compared.
 
     Args:
       model: a network of :mod:`voxax.models` with published weights.

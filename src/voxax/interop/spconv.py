@@ -79,10 +79,10 @@ def to_spconv(
 
     Args:
       model, names, axes, layout: as in :func:`from_spconv`.
-      like: state dict of the spconv model that will load the result, or None. The result has its
-        names, except counters such as ``num_batches_tracked``. Its shapes decide between several
-        ways to store a layer, such as a linear layer as a 1x1x1 convolution. ``names="order"``
-        needs it.
+      like: state dict of the spconv model that will load the result, or None. The result has the
+        names in ``like``, except counters such as ``num_batches_tracked``. The shapes in ``like``
+        decide between several ways to store a layer, such as a linear layer as a 1x1x1 convolution.
+        ``names="order"`` requires ``like``.
 
     Raises:
       InputError: as in :func:`from_spconv`.

@@ -170,7 +170,11 @@ class PartReport:
 def load_part(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> PartReport:
-    """Load the layers of ``model`` whose tensors all exist in the right shapes; keep the others."""
+    """Load the layers whose tensors all exist in the right shapes; return a report.
+
+    Other layers of ``model`` do not change. ``names`` is a function from a layer's path in
+    ``model`` to its name in ``state_dict``.
+    """
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
     arrays, kept, used = [], [], set()

@@ -276,7 +276,11 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """A function that computes a forward product with an epilogue; it returns None if it cannot."""
+    """The signature of :attr:`Kernel.with_epilogue`: a forward product with an :class:`Epilogue`.
+
+    The other arguments are those of :class:`Apply`. The function returns ``[M, C_out]``, or None if
+    it cannot apply the epilogue.
+    """
 
     def __call__(
         self,
@@ -292,7 +296,8 @@ class WithEpilogue(Protocol):
 class ApplyFused(Protocol):
     """The signature of a function that computes dgrad and wgrad together, as ``(dx, dw)``.
 
-    ``problem`` describes dgrad; ``views`` has all arrays of the map that the two products read.
+    ``problem`` describes dgrad. The operands are ``dy [M, C_out]``, ``x [N, C_in]`` and the weight
+    ``w``. ``views`` has all arrays of the map that the two products read.
     """
 
     def __call__(

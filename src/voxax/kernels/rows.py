@@ -51,7 +51,11 @@ def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, j
 
 
 def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
-    """Return the weight ``b``, for dgrad its transpose, with taps in the order of the table."""
+    """Return the weight by which forward or dgrad multiplies, with its taps in the table's order.
+
+    ``b`` is the layer's weight. dgrad reads its transpose. If the map is symmetric, dgrad reads
+    the table of forward, with the taps of the weight reversed.
+    """
     if problem.product == "forward":
         return b
     w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)

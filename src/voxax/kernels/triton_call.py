@@ -67,7 +67,10 @@ class Compilation:
     programs: int
 
     def compiled(self, generation: str) -> Any:
-        """Return the kernel, compiled for a GPU that need not be present. Triton caches on disk."""
+        """Return the kernel, compiled for the GPU ``generation``, which need not be present.
+
+        ``generation`` is as for :func:`refusal`. Triton caches the result on disk.
+        """
         launch = self.launch
         return _compat.compiled_by_triton(
             self.kernel,

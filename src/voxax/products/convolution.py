@@ -110,7 +110,11 @@ def _entered(
     wgrad_algo: Request,
     precision: jax.lax.PrecisionLike,
 ) -> tuple[tuple[jax.Array, jax.Array], list[jax.Array], Layer]:
-    """Return features and weight in one dtype, the map's arrays for the kernels, and the layer."""
+    """Return the operands ``(features, weight)`` in one dtype, the map's arrays, and the layer.
+
+    The arguments are those of :func:`convolve`. The arrays are those that kernels may read, in the
+    order of ``view_names`` of the :class:`Layer`.
+    """
     features, kernel_map = kernel_map.with_halo(features)
     _refuse_symbolic(kernel_map)
     dtype = common_dtype(features.dtype, weight.dtype)
@@ -182,9 +186,10 @@ def _with_views(
     tunes: bool,
     key: Hashable,
 ) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """Return the layer with ``view_names`` set, and a pair (name, builder) for each such array.
+    """Return the layer with ``view_names`` set, and ``(name, builder)`` of each of these arrays.
 
-    The result is cached, because a query of all kernels takes as long as the rest of an eager call.
+    The builder is None for an array that the kernel map provides. The result is cached, because a
+    query of all kernels takes as long as all other work of an eager call.
 
     Args:
       layer, dtype, weight_shape, platform: the layer, and what else describes its products.
@@ -298,8 +303,9 @@ def sized_spec(
 ) -> KernelSpec:
     """Return the spec (offsets, stride, dilation) of a dynamic convolution's largest kernel.
 
-    Every kernel size is centered, for every stride, so that smaller kernels lie inside larger ones.
-    :meth:`KernelSpec.make` differs: it does not center a size that equals the stride.
+    ``shape`` is the number of taps of this kernel along each axis. Every kernel size is centered,
+    for every stride, so that smaller kernels lie inside larger ones. :meth:`KernelSpec.make`
+    differs: it does not center a size that equals the stride.
 
     Raises:
       InputError: a tap or a stride reaches further than 2**28 cells.
@@ -415,7 +421,10 @@ def _counts(spec: KernelSpec) -> np.ndarray:
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
-    """Return :func:`with_statistics` of a layer, with ``sizes.prefix`` set if ``specialize``."""
+    """Return a layer with the statistics of ``sizes``, see :func:`with_statistics`.
+
+    If ``specialize``, also set :attr:`GridSizes.prefix`, for programs compiled for these sizes.
+    """
     layer = with_statistics(layer, sizes)
     if not specialize:
         return layer

@@ -60,8 +60,9 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 def _chosen(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for a product, among those that read only arrays in ``layer.view_names``.
 
-    If the program is lowered for a device that is not present, all kernels are considered, because
-    tracing did not know the device. Missing arrays are then built from the neighbor table.
+    If the program is lowered for a device that is not present, tracing did not know the device. All
+    kernels are then considered if these arrays include the neighbor table, because missing arrays
+    can be built from it.
     """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
         return choice_for(problem, layer)  # the choice of the eager call
@@ -72,7 +73,10 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return ``views`` and the other map arrays that the chosen kernel reads, built from them."""
+    """Return ``views`` with the missing map arrays that the chosen kernel reads added.
+
+    Missing arrays are built from the neighbor table in ``views``.
+    """
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
 
@@ -96,8 +100,9 @@ def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Ar
 def choice_for(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for an eager product; choices are cached.
 
-    If the layer has the neighbor table, all kernels are considered, since other arrays can be built
-    from it. Otherwise a kernel may read only arrays in ``layer.view_names``.
+    If ``layer.view_names`` has the neighbor table or is empty (not set yet), all kernels are
+    considered, since other arrays can be built from the table. Otherwise a kernel may read only
+    arrays in ``layer.view_names``.
     """
     views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
     request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated
@@ -130,7 +135,11 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """Return ``views`` by name, and the other map arrays that the chosen kernel reads."""
+    """Return all map arrays in ``views`` or read by the chosen kernel, by name.
+
+    ``views`` are in the order of ``layer.view_names``. Missing arrays are built from the neighbor
+    table, as NumPy arrays.
+    """
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)
@@ -197,7 +206,10 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
         return _batch_maps(product, args, dims, layer), 0
 
     def batched(operand: Any, dim: int | None) -> Any:
-        """Return the operand with the batch as axis 1: ``[rows or K, B, ...]``."""
+        """Return ``operand`` with its batch axis ``dim`` as axis 1: ``[rows or K, B, ...]``.
+
+        If ``dim`` is None, the operand is repeated for each of the B entries.
+        """
         if dim is None:
             shape = (operand.shape[0], size, *operand.shape[1:])
             return jnp.broadcast_to(operand[:, None], shape)

@@ -182,8 +182,9 @@ def weight_product(
 
     Args:
       config: sizes of the call.
-      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
-      x, dy: ``[N, C]`` and ``[M, C]``.
+      pairs: ``int32[2, ...]``, the input row and the output row of each pair, tap after tap.
+      starts: ``int32[K + 1]``, the index of each tap's first pair, then the number of pairs.
+      x, dy: ``[N, C]`` and ``[M, C]``, the input features and the output's gradients.
     """
     taps, channels = len(starts) - 1, x.shape[1]
     out = jax.ShapeDtypeStruct((config.splits, taps, channels), jnp.float32)

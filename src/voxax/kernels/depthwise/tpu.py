@@ -79,7 +79,10 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: the largest blocks of channels that memory can hold."""
+    """Return the parameters to measure, which differ in window size and number of tiles.
+
+    Each candidate has the largest block of channels for which memory suffices.
+    """
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
@@ -132,7 +135,10 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute dgrad (``problem``) and wgrad in one kernel: return ``(dx [N, C], dw [K, C])``."""
+    """Compute dgrad and wgrad in one kernel: return ``(dx [N, C], dw [K, C])``.
+
+    ``problem`` describes dgrad; ``views`` are arrays of the kernel map.
+    """
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -176,7 +182,11 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` and visits (steps) of a call that gathers rows of ``gathered``."""
+    """Return the kernel's ``TileConfig`` and its list of visits (steps).
+
+    ``gathered``, ``[rows, channels]``, is the operand from which neighbors are gathered. ``kmap``
+    has the arrays of the kernel map. ``both`` is whether the call computes dgrad and wgrad.
+    """
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -194,7 +204,10 @@ def _configured(
 
 
 def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
-    """Cut ``other``, the operand that is not gathered, into blocks ``[channels, rows]``."""
+    """Cut ``other [rows, C]`` into blocks ``[channels, rows]``, one for each kernel call.
+
+    ``other`` is the operand that is not gathered.
+    """
     parts = by_channels(other, blocks.channels)
     return [to_words(part, 0) for part in parts] if other.dtype == jnp.bfloat16 else parts
 
@@ -208,7 +221,11 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Add up ``sums``, ``[stripes, K * channels, lanes]`` for each block, to dw ``[K, C]``."""
+    """Return dw ``[K, C]``: the kernel's ``sums``, added over stripes and lanes.
+
+    ``sums`` has one array ``[stripes, K * channels, lanes]`` for each block of channels. If some
+    group of tiles does not fit in ``visits``, dw is NaN.
+    """
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
@@ -217,7 +234,11 @@ def _taps(
 
 
 def _rows(visits: PlannedVisits, parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Join ``parts``, one ``[channels, rows]`` for each block of channels, to ``[rows, C]``."""
+    """Join ``parts``, one ``[channels, rows]`` for each block of channels, to ``[rows, C]``.
+
+    ``shape`` is the shape of the result. Rows that the kernel does not write are filled in, see
+    :meth:`PlannedVisits.defined`.
+    """
     if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]
     return visits.defined(jnp.concatenate(parts, axis=0)[: shape[1]]).T

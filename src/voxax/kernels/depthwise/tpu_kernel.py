@@ -98,7 +98,11 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Multiply ``picked`` rows by ``tile``, the operand that is not gathered; add to ``out``."""
+    """Add the terms of one visit to ``out``, the sums of wgrad.
+
+    ``picked`` has the gathered rows of all taps. ``tile``, ``[C, config.rows]``, has the rows of
+    the operand that is not gathered. Each term is the product of two rows, channel by channel.
+    """
     channels, other = tile.shape[0], tile.astype(jnp.float32)
     for begin in range(0, config.taps * channels, channels):
         terms = [

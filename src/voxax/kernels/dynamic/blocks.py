@@ -1,19 +1,19 @@
-"""Block layout of the dynamic TPU kernels: how blocks of positions become few matrix products.
+"""Block layout of the dynamic TPU kernels: which matrix products compute a block of positions.
 
 The grid is ``[B, D, H, W]``; absent axes have one position. Terms of this module, of ``tpu.py`` and
 of ``tpu_kernel.py``:
 
 - *source*: the operand that taps read, ``x`` in ``forward`` and ``wgrad``, ``dy`` in ``dgrad``.
-- *row*: P consecutive positions along W, side by side, so that few channels fill the matrix unit. A
-  row of P sources times a matrix of ``P x P`` weights gives terms of P outputs.
+- *row*: the channels of P consecutive positions along W, ``[P * C]``, so that few channels fill the
+  matrix unit. A row of P sources times a matrix of ``P x P`` weights contributes to P outputs.
 - *line*: all rows with the same index along ``B * D`` and along H.
 - *block*: ``lines`` lines of ``length`` rows. Its *window* is the part of the source that its taps
   read: the block and its halo.
 - *shell*: the taps that one kernel size adds to the next smaller size. The *level* of a position is
   the number of shells within its size.
-- *pass*: one matrix product for some taps of a shell. It multiplies the rows that begin ``column``
-  positions further along W, on the same or another line. As few passes as possible cover all taps
-  of a shell on one line.
+- *pass*: one matrix product for some taps of a shell. The rows that it multiplies begin ``column``
+  positions further along W than those of the outputs, and may be on another line. The taps of a
+  shell that read the same line are divided among as few passes as possible.
 - *plane*: the sources with the same index along D and the same phase.
 - *phase*: the remainder of a position modulo the stride. The source of ``forward`` is sorted by
   phase, and ``dgrad`` computes each phase of its result separately, so that every tap is a shift.
@@ -46,8 +46,9 @@ class Pass:
     """One matrix product, for some of the taps that one size has and the next smaller size lacks.
 
     Attributes:
-      line: line of the window, relative to the output's line in the block.
-      column: position in the window at which a line's first row of sources begins.
+      line: index of the window's line that is read, minus the index of the output's line in the
+        block.
+      column: position in a line of the window at which the first row of sources begins.
       taps: ``taps[source][output]``, P by P: the tap by which this output of a row of P outputs
         reads this source of a row of P sources, or -1.
     """
@@ -134,7 +135,7 @@ class Blocks:
         """Return the passes of the first ``reached`` shells that read plane number ``plane``.
 
         Returns:
-          A tuple ``(shell, index of the first pass in :attr:`passes`, passes)`` for each shell.
+          A list with ``(shell, index of the first pass in :attr:`passes`, passes)`` for each shell.
           Shells without passes on the plane are left out.
         """
         found, at = [], 0
@@ -151,13 +152,20 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return :attr:`Pass.taps` of ``passes``, ``int[passes * P * P]``, with ``none`` for -1."""
+    """Return the tap of each entry of the passes' weight matrices, ``int[passes * P * P]``.
+
+    These are the values of :attr:`Pass.taps`, where ``none`` replaces -1 (no tap). P is ``pack``.
+    """
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Invert :attr:`Pass.taps`: return ``pass * P + source`` by tap and output, ``int[K * P]``."""
+    """Return where the passes' weight matrices have each tap, the inverse of :attr:`Pass.taps`.
+
+    The result is ``int[K * P]``, where P is ``pack``. Entry ``tap * P + output`` is
+    ``pass * P + source``.
+    """
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -195,7 +203,7 @@ def shells_of(problem: Problem) -> int:
 
 
 def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Extend ``(B, *spatial)`` to three spatial axes by axes of length 1."""
+    """Return ``(B, D, H, W)`` for a ``shape (B, *spatial)``; absent axes D and H have length 1."""
     return (shape[0], *(1,) * (4 - len(shape)), *shape[1:])
 
 

@@ -76,7 +76,10 @@ def _may_be_uniform(problem: Problem) -> bool:
 def _by_map(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Multiply by a kernel map made from ``sizes``, part by part to limit the map's memory."""
+    """Return the product of ``a`` and ``b`` over a kernel map that is made from ``sizes``.
+
+    The map is made and used part by part, to limit its memory.
+    """
     rows = problem.out_rows
     size = max(1, min(rows, _ENTRIES // problem.layer.num_offsets))
     parts = -(-rows // size)
@@ -124,7 +127,10 @@ def apply_on_host(
 
 
 def _mapped(problem: Problem, rows: int) -> Problem:
-    """Return ``problem`` for dense weights and a kernel map with a table of ``rows`` rows."""
+    """Return ``problem`` as a problem of ``implicit_gemm``, with dense weights.
+
+    ``rows`` is the number of rows of the neighbor table.
+    """
     if problem.product == "dgrad":
         return problem.with_layer(kind="dense", in_capacity=rows)
     return problem.with_layer(kind="dense", out_capacity=rows)
@@ -164,7 +170,10 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return tap offsets, ``int32[D, 1, K]``, and the smallest size with each, ``int32[1, K]``."""
+    """Return each tap's offset, ``int32[D, 1, K]``, and the smallest size with the tap.
+
+    The sizes are ``int32[1, K]``. Taps are in the order of the weight.
+    """
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 

@@ -1,9 +1,10 @@
 """The dynamic strategies ``grouped`` and ``specialized``, which sort positions by kernel size.
 
-The taps are sorted by the smallest size that has them, so a block of positions multiplies only the
-first taps. If a block has several sizes, its smaller positions multiply some taps with zeros.
-``grouped`` selects the number of taps of each block at run time, so no number of positions has to
-be fixed in advance. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
+The taps are sorted by the smallest size that has them, so the taps of a size precede the taps that
+it lacks. A block of positions multiplies the taps of its largest size. Smaller positions of the
+block read zeros for the taps that their sizes lack. ``grouped`` selects the number of taps of each
+block at run time, so no number of positions has to be fixed in advance. On CPUs it runs the native
+kernels (:mod:`.cpu`), which need no sorting.
 
 ``specialized`` is compiled for one histogram of sizes, ``Layer.sizes.prefix``, which is known if
 sizes are not traced. The counts are rounded up, so that few programs are compiled. A program has no
@@ -43,7 +44,10 @@ def apply_grouped(
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the block sizes to measure: those of at most ``out_capacity``, or else only 512."""
+    """Return the parameters to measure: one for each number of positions per block.
+
+    Blocks with more positions than the layer's output are left out. If all are, 512 is measured.
+    """
     rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)

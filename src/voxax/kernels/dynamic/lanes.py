@@ -1,7 +1,8 @@
 """Block layout of the dynamic TPU kernels for 2-D grids with W along the lanes of a register.
 
 ``tpu_lanes_kernel.py`` has the kernels. The terms are those of ``blocks.py`` with the axes
-exchanged: P consecutive positions along H are a *group*, and a *line* is all of W.
+exchanged: a *group* is P consecutive positions along H, and a *line* is all positions with the same
+index along H.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Lanes:
 
     @property
     def taken(self) -> int:
-        """Number of lines of a window that are read from memory."""
+        """Number of lines that are loaded for a window: all of its lines, at most H."""
         return min(self.window, self.high)
 
     @property
@@ -81,9 +82,10 @@ class Lanes:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Map ``(shell, index into shifts)`` to the index of the buffer for that shifted window.
+        """Map ``(shell, index into shifts)`` to the index in scratch memory of a shifted window.
 
-        If ``masks_source`` is False, the shell in the key is 0, and all shells share the buffers.
+        If ``masks_source`` is False, all shells read the same shifted windows, and the shell in the
+        key is 0.
         """
         found = {
             (number if self.masks_source else 0, p.line)
@@ -93,7 +95,7 @@ class Lanes:
         return {key: place for place, key in enumerate(sorted(found))}
 
     def slot(self, number: int, shift: int) -> int:
-        """Return the index of the buffer that shell ``number`` reads for ``shifts[shift]``."""
+        """Return the index of the window for shell ``number``, shifted by ``shifts[shift]``."""
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:
@@ -101,7 +103,10 @@ class Lanes:
         return jax.lax.rem(block, jnp.int32(self.number)) * self.lines - self.low
 
     def start(self, block: Any) -> Any:
-        """Return the first line of the scene that is read for ``block``, at least 0."""
+        """Return the first line of the scene that is loaded for ``block``.
+
+        All :attr:`taken` lines from there on are within the scene.
+        """
         return jnp.clip(self.begin(block), 0, self.high - self.taken)
 
 

@@ -55,7 +55,11 @@ def run_blocks(
       sizes: ``int32[M]``, kernel size of each output position.
       order: ``int32[M]``, the output positions in the order of the blocks; None is row-major.
       block: number of positions in a block.
-      segments: function that cuts a number of blocks into ranges, see :data:`Segments`.
+      segments: function from the number of blocks to ranges of blocks, see :data:`Segments`. By
+        default, the largest size of each block is found at run time.
+
+    Returns:
+      y, dx or dw, as described by ``problem``.
     """
     grid = grid_of(problem)
     block = max(1, min(block, grid.positions))
@@ -168,9 +172,11 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
 
 
 def _summed(grid: Grid, rows: _Rows, dy, segments: Segments, branch: Callable, total) -> jax.Array:
-    """Return ``total`` plus the terms of all blocks of ``rows`` and ``dy``.
+    """Return ``total`` plus the terms of all blocks of ``rows``.
 
-    ``branch(n)`` returns the function that adds the terms of a block with n taps.
+    ``dy``, ``[blocks, block, C]``, has the gradients of the positions in ``rows``. ``branch(n)``
+    returns a function of ``(total, base, sizes, dy)`` that adds the terms of one block and of the
+    first n taps.
     """
     for first, last, size in segments:
 
@@ -226,10 +232,15 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 def run_slices(
     problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
 ) -> jax.Array:
-    """Run a dynamic product in tiles of up to ``block`` positions, reading each tap as a slice.
+    """Run a dynamic product in tiles of positions, where each tap of a tile is read as one slice.
 
-    ``a`` and ``b`` are as in :class:`voxax.kernels.kernel.Apply`. ``sizes``, ``int32[M]``, has the
-    kernel size of each output position.
+    Args:
+      problem, a, b: the product and its operands, see :class:`voxax.kernels.kernel.Apply`.
+      sizes: ``int32[M]``, kernel size of each output position.
+      block: the largest number of positions in a tile.
+
+    Returns:
+      y, dx or dw, as described by ``problem``.
     """
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
@@ -301,7 +312,7 @@ class _Tiles:
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def margin(self, array: jax.Array) -> jax.Array:
-        """Pad the input ``[B, *spatial, ...]`` with zeros, so that all taps read inside."""
+        """Pad ``array [B, *spatial, ...]`` with zeros, so that all taps of all tiles are inside."""
         pads = [(0, 0)]
         high = np.maximum(0, self.taps.max(0))
         for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
@@ -325,9 +336,9 @@ class _Tiles:
     ) -> jax.Array:
         """Return what all taps of a tile's positions read from ``array``, ``[positions, K * C]``.
 
-        ``place`` is the tile's index. ``own`` has the kernel sizes of the tile's positions: taps
-        that a position's size lacks read zeros. Instead, dgrad has ``seen``, the size of each
-        position of ``array``: a tap that this size lacks reads zeros there.
+        ``place`` is the tile's index. With ``own`` or ``seen``, a tap that a kernel size lacks
+        reads zero. ``own``, ``[*tile]``, has the sizes of the positions that read. ``seen``, for
+        dgrad, has the sizes of the positions of ``array``, which are read.
         """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)

@@ -107,7 +107,10 @@ def _one_scene(problem: Problem) -> Problem:
 
 
 def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
-    """Return for each kernel size, from 0 to the largest, its function from :func:`_kernel`."""
+    """Return one function for each kernel size, from 0 to the largest.
+
+    Each function computes the product with this size at every position, see :func:`_kernel`.
+    """
     grid = grid_of(problem)
     return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
 
@@ -147,7 +150,10 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
 
 
 def _by_taps(problem: Problem, taps: np.ndarray, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Run dgrad or wgrad by the strategy ``masked``, where all positions have the same ``taps``."""
+    """Return dx or dw for positions that all have the same taps, by the strategy ``masked``.
+
+    ``taps`` are indices of these taps in the weight. In dw all other taps are zero.
+    """
     offsets = tuple(problem.layer.spec.offsets[k] for k in taps)
     spec = dataclasses.replace(problem.layer.spec, offsets=offsets)
     own = problem.with_layer(num_offsets=len(taps), spec=spec)

@@ -66,7 +66,10 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: for each number of positions per row the largest blocks."""
+    """Return the parameters to measure, which differ in block size and positions per row.
+
+    For each number of positions per row, they have the two largest blocks that fit in memory.
+    """
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -90,7 +93,11 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return the numbers of positions per row to try: what fills the matrix unit, and half."""
+    """Return the one or two numbers of positions per row to try.
+
+    The first is the largest power of two, at most ``MOST_PACKED``, for which the channels of a
+    row fit the side of the matrix unit. The second is half of it.
+    """
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1

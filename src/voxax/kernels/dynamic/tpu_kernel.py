@@ -6,9 +6,9 @@ skipped: ``reached`` is the number of the block's shells, known before the step 
 positions of a block have a shell, the other positions are masked, in the result of ``forward``, and
 in the cotangents of ``dgrad`` and ``wgrad``.
 
-A pass reads rows that begin at its column. The rows are copied once for each column into
-``columns``, see :class:`_ShiftedLine`. Another line of the window needs no copy, only another
-address.
+A pass reads rows that begin at its column. So for each column a copy of the window is written to
+the scratch array ``columns``, shifted to begin there, see :class:`_ShiftedLine`. To read another
+line of the window, a pass reads the same copy at another address.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Map ``(shell, column)`` to the index of the buffer for the window shifted to the column.
+        """Map ``(shell, column)`` to the index in scratch memory of a window shifted to the column.
 
-        If ``masks_source`` is False, the shell in the key is 0, and all shells share the buffers.
+        If ``masks_source`` is False, all shells read the same shifted windows, and the shell in the
+        key is 0.
         """
         found = (
             (number if self.masks_source else 0, p.column)
@@ -75,7 +76,7 @@ class BlockConfig:
         return {key: place for place, key in enumerate(sorted(set(found)))}
 
     def slot(self, number: int, column: int) -> int:
-        """Return the index of the buffer for shell ``number`` and rows that begin at ``column``."""
+        """Return the index of the window, shifted to ``column``, that shell ``number`` reads."""
         return self.slots[number if self.masks_source else 0, column]
 
 
@@ -88,9 +89,9 @@ class Steps:
       order: ``[stripes * steps]``, the block that each step computes, stripe after stripe.
       reached: ``[blocks]``, the largest level (number of shells of a position) in each block, or in
         the block's window if sources are masked.
-      taps: for :func:`product`, ``[passes * P * P]``, see :func:`taps_of`; entries without a tap
-        are K, the tap of zeros. For :func:`weight_product`, ``[K * P]``, see :func:`places_of`: for
-        each tap and output of a row the place ``pass * P + source``.
+      taps: for :func:`product`, ``[passes * P * P]``, the result of :func:`taps_of`, where K is the
+        tap of zeros. For :func:`weight_product`, ``[K * P]``, the result of :func:`places_of`:
+        ``pass * P + source`` for each tap and output of a row.
     """
 
     order: jax.Array
@@ -99,7 +100,10 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Deal out blocks to ``stripes`` in turn, largest ``reached`` first; return the steps."""
+        """Return steps in which ``stripes`` take turns to get the block with the most shells.
+
+        ``reached`` and ``taps`` are as in the attributes. A single stripe gets the blocks in order.
+        """
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -290,7 +294,10 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return from ``columns`` the operand of product ``one`` of a shell, ``[size, P * C]``."""
+        """Return the rows of sources that a pass multiplies for this part, ``[size, P * C]``.
+
+        ``columns`` has the shifted windows. The pass, ``one``, belongs to shell ``number``.
+        """
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -308,8 +315,9 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
-    There is separate code for each number ``reached`` of shells. A step runs the code for the
-    number of its block. So no branch separates shells, and the products of two shells can overlap.
+    ``reached`` is the block's number of shells, a Python integer. Code is compiled for each such
+    number, and a step runs the code for its block. So no branch separates shells, and the products
+    of two shells can overlap.
 
     Args:
       config, step: parameters and step of the kernel.
@@ -357,9 +365,11 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
 
 
 def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
-    """Write the gradient ``[C_out, C_in]`` of each tap to ``out``: the sum of P blocks of ``sums``.
+    """Write the weight gradient ``[K, C_out, C_in]`` to ``out``, summed over the outputs of a row.
 
-    ``places`` lists the P blocks of each tap, see :func:`places_of`; P is ``pack``.
+    ``sums`` has the gradient of each pass's matrix, ``[passes, P * C_out, P * C_in]``, where P is
+    ``pack``. P of its blocks ``[C_out, C_in]`` belong to a tap. ``places`` lists these blocks, see
+    :func:`places_of`.
     """
     taps, high, wide = out.shape
     # Sources that share a register are loaded together. Their number is a power of two.
@@ -407,7 +417,10 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Return the type of the scratch array for copies of a window, one for each of ``slots``."""
+    """Return the scratch array for shifted windows of ``x``, as ``pltpu.VMEM(shape, dtype)``.
+
+    It has a window for each entry of ``config.slots``.
+    """
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -416,7 +429,12 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Copy the window of ``plane`` to ``columns``, for each shift in ``reached`` shells."""
+    """Write the window of ``plane`` to ``columns``, shifted to each column that a pass reads.
+
+    Only passes of the first ``reached`` shells count. ``windows`` and ``seens`` are as in
+    :func:`_each_level`. If sources are masked, each shell gets a window in which positions
+    without this shell are zero.
+    """
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -484,7 +502,7 @@ class _ShiftedLine:
         return pltpu.bitcast(found, self._dtype) if self._paired else found
 
     def _rotated(self, first: int, past: int) -> jax.Array:
-        """Return ``length`` rows from ``first`` on, each rotated to start at position ``past``."""
+        """Return ``length`` rows from row ``first`` on, each rotated left by ``past`` positions."""
         if (first, past) not in self._known:
             if past:
                 lanes = self._line.shape[1] // self._blocks.pack

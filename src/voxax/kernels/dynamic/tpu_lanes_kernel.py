@@ -194,13 +194,20 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return from ``columns`` the operand of product ``one`` of a shell, ``[P * C, width]``."""
+        """Return the rows of sources that a pass multiplies for this part, ``[P * C, width]``.
+
+        ``columns`` has the shifted windows. The pass, ``one``, belongs to shell ``number``.
+        """
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
 
     def levels(self, level: Any, rows: int) -> jax.Array:
-        """Return the part's ``level``, repeated ``rows`` times for each of its P lines."""
+        """Return the levels of the part's positions, ``[P * rows, width]``.
+
+        ``level``, ``[lines, 1, W]``, has the levels of a block. The result has each of the part's P
+        lines ``rows`` times.
+        """
         pack = self.lanes.pack
         found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
         return jnp.concatenate([jnp.broadcast_to(f, (rows, self.width)) for f in found])
@@ -222,8 +229,9 @@ def _each_level(
 ) -> None:
     """Shift the window, then call ``multiply(part, reached)`` for all groups and lanes of a block.
 
-    Each call of ``multiply`` processes ``joined`` groups, of which ``part`` is the first. There is
-    separate code for each number ``reached`` of shells. A step runs the code for its block.
+    Each call of ``multiply`` processes ``joined`` groups, of which ``part`` is the first.
+    ``reached`` is the block's number of shells, a Python integer. Code is compiled for each such
+    number, and a step runs the code for its block.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined
@@ -248,7 +256,11 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Copy the window to ``columns``, once for each shift in the first ``reached`` shells."""
+    """Write the window to ``columns``, once for each shift that a pass reads.
+
+    Only passes of the first ``reached`` shells count. If sources are masked, each shell gets a
+    window in which positions without this shell are zero.
+    """
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
     for number, passes in enumerate(lanes.shells[:reached]):
@@ -312,7 +324,10 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Return the type of the scratch array for copies of a window, one for each of ``slots``."""
+    """Return the scratch array for shifted windows, as ``pltpu.VMEM(shape, dtype)``.
+
+    It has a window of ``channels`` channels for each entry of ``lanes.slots``.
+    """
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 
 

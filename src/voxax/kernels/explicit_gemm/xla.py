@@ -62,11 +62,12 @@ def pair_list_parameters(block: int) -> Parameters:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: the choice of :func:`heuristic`, im2col, then all others.
+    """Return the parameters to measure, those of :func:`heuristic` first.
 
-    CPUs have no output-stationary candidate, because its passes over all output rows go through
-    main memory. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8
-    times as long as the best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
+    Then im2col, pair lists in blocks of several sizes, and output-stationary follow. CPUs have no
+    output-stationary candidate, because its passes over all output rows go through main memory. In
+    21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times as long as the
+    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
     """
     blocks = map(pair_list_parameters, _blocks(problem))
     rest = () if hardware.platform == "cpu" else (OUTPUT_STATIONARY,)
@@ -110,7 +111,11 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, in the way that ``parameters`` select."""
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
+
+    ``parameters`` select the way of computing it, see the module's docstring. ``views`` are arrays
+    of the kernel map.
+    """
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)
@@ -153,7 +158,10 @@ def _gather_product(
 
 
 def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
-    """Multiply ``gathered [T, K, C_in]`` by a weight of any kind; return ``[T, C_out]``."""
+    """Multiply the inputs of T output rows, ``[T, K, C_in]``, by the weight; return ``[T, C_out]``.
+
+    The weight ``w`` is dense, grouped or depthwise, as ``problem.layer.kind`` says.
+    """
     wide = options(problem, gathered.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,kc->tc", gathered, w, **wide)
@@ -186,7 +194,10 @@ def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.
 
 
 def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
-    """Return dw from ``gathered [T, K, C_in]`` and rows ``g [T, C_out]`` of dy, summed over T."""
+    """Return what T output rows add to dw, in the shape of the weight.
+
+    ``gathered``, ``[T, K, C_in]``, has the inputs of these rows, and ``g``, ``[T, C_out]``, has dy.
+    """
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,tc->kc", gathered, g, **wide)
@@ -271,7 +282,9 @@ def _walk(
 ) -> jax.Array:
     """Return ``total`` after ``total = step(total, tap, in_rows, out_rows)`` for each block.
 
-    A block is ``block`` pairs of one tap. Rows after the tap's last pair are -1.
+    A block is up to ``block`` pairs of one tap. ``in_rows`` and ``out_rows``, ``int32[block]``, are
+    the pairs' input and output rows, and -1 after the tap's last pair. ``pairs`` and ``starts`` are
+    those of :func:`voxax.geometry.kernel_maps.list_pairs`.
     """
     blocks = -(-jnp.diff(starts) // block)
     ends = jnp.cumsum(blocks, dtype=jnp.int32)

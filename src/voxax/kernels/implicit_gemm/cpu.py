@@ -57,9 +57,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, in tiles.
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    The parameter whose name ends in ``_block_size`` is the number of rows of a tile.
+    ``views`` are arrays of the kernel map. The parameter whose name ends in ``_block_size`` is the
+    number of rows of a tile.
     """
     values = dict(parameters)
     groups = problem.layer.groups

@@ -271,7 +271,8 @@ def with_epilogue(
 def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
     """Return what forward or dgrad reads: the sorted table, and ``b`` as ``[K, G, C_in, C_out]``.
 
-    C_in is the number of channels of a group that are gathered, C_out the number written.
+    C_in is the number of a group's channels that the product gathers, C_out the number that it
+    writes. So dgrad reads the transposed weight.
     """
     (name,) = reads((), problem.product, problem.layer.symmetric)
     table = views[name]
@@ -307,7 +308,11 @@ def side(channels: int, most: int) -> int:
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """Convert ``shape`` (rows, out block, in block, stages, warps) to parameters, without rows."""
+    """Return the parameters of a block, with no more channels than ``problem`` needs.
+
+    ``shape`` is (rows, most channels of the other operand, most gathered channels, stages, warps).
+    Its rows are left out, because the name of their parameter depends on the product.
+    """
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
@@ -365,7 +370,11 @@ def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
-    """Return integer parameters, and how many elements a step's operands and its result have."""
+    """Return ``(parameters, operands, result)``: integer parameters by name, and two sizes.
+
+    ``operands`` is the number of elements of both operands of a step, ``result`` that of its
+    result.
+    """
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     ins, outs = values["in_block"], values["out_block"]
@@ -395,7 +404,10 @@ def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
 
 
 def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int | str]) -> int:
-    """Return the number of warps with which each thread copies 16 bytes of the larger operand."""
+    """Return the largest number of warps for which every thread has something to copy.
+
+    With this number each thread copies 16 bytes of a step's larger operand.
+    """
     ins, outs = int(values["in_block"]), int(values["out_block"])
     if problem.product == "wgrad":
         numbers = int(values["gemm_block_size"]) * max(ins, outs)
@@ -425,10 +437,10 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 
 
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
-    """Return parameters for few rows, by which several programs share the taps of a tile.
+    """Return candidates for few rows, in which several programs share the taps of a tile.
 
-    They are made from the first two of the parameters ``whole`` that give fewer than ``wanted``
-    programs.
+    They are the first two candidates of ``whole`` that give fewer than ``wanted`` programs, with
+    ``split_k_factor`` added.
     """
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]

@@ -93,7 +93,11 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return parameters to measure: tile and number of slices, those that suit the cores first."""
+    """Return the parameters to measure: the size of a tile and the number of slices of a sum.
+
+    The first ones have the number of slices with which tiles times slices is nearest to the number
+    of cores.
+    """
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
     size = math.prod(problem.result_shape)
@@ -109,7 +113,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
-    """Return the fields of ``gpu_cutlass_kernel.Tile`` as a dict, without importing CUTLASS."""
+    """Return the tile that ``parameters`` select, as the fields of ``gpu_cutlass_kernel.Tile``.
+
+    The result is a dict, so that CUTLASS need not be imported.
+    """
     rows, columns, warps = _TILES[int(dict(parameters)["mma_tile"])]
     gathered = problem.gathered_channels
     # Steps of wgrad run over pairs, others over channels; few channels need no deep step.
@@ -133,7 +140,10 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Multiply ``a`` and ``b`` as ``problem`` describes, with the tile in ``parameters``."""
+    """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
+
+    ``views`` are arrays of the kernel map. ``parameters`` select the tile and the number of slices.
+    """
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):

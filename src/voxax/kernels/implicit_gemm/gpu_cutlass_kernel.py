@@ -73,9 +73,11 @@ def fetch(to, source, offset, there):
 def fragments(
     tiled, thread, shared_a, shared_b, transposed: cutlass.Constexpr, tile: cutlass.Constexpr
 ):
-    """Return a thread's registers and the copies that fill them: ``(read_a, read_b, a, b, sums)``.
+    """Return a thread's arguments for :func:`multiply`: ``(read_a, read_b, a, b, total)``.
 
-    ``a`` and ``b`` are operand fragments; ``read_a`` and ``read_b`` are ``(copy, source, target)``.
+    ``a`` and ``b`` are registers for operand fragments, ``total`` for sums, which are set to zero.
+    ``read_a`` and ``read_b`` are ``(copy, source, target)``: the copies from shared memory to ``a``
+    and ``b``. ``transposed`` is whether the copy to ``a`` transposes.
     """
     mine = tiled.get_slice(thread)
     a = tiled.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
@@ -205,7 +207,8 @@ def weight_product(
 
     Args:
       tile: sizes of a block's part; ``rows`` counts input channels, and ``depth`` counts pairs.
-      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
+      pairs: ``int32[2, ...]``, the input row and the output row of each pair, tap after tap.
+      starts: ``int32[K + 1]``, the index of each tap's first pair, then the number of pairs.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``, of the same 16-bit dtype.
       groups: number of groups, G.
       slices: number of slices of the sum over pairs.
@@ -286,7 +289,12 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy operands of step ``turn`` (one tap) to stage ``slot`` of shared memory."""
+    """Start to copy the operands of step ``turn`` to stage ``slot`` of shared memory.
+
+    A step of forward or dgrad is one tap and ``tile.depth`` input channels. ``arrays`` is
+    ``(table, taps, x, w)``. ``place`` is ``(thread, first row, first tap, group, first output
+    channel)``.
+    """
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place
@@ -328,7 +336,11 @@ def _fetch_side(
     tile: cutlass.Constexpr,
     groups: cutlass.Constexpr,
 ):
-    """Start to copy ``width`` channels of the pairs' input (side 0) or output rows (side 1)."""
+    """Start to copy one operand of a step of wgrad to stage ``slot`` of shared memory.
+
+    The operand has ``tile.depth`` rows of ``array`` and ``width`` channels. The rows are the input
+    rows (``side`` 0) or the output rows (``side`` 1) of the pairs from number ``step`` on.
+    """
     thread, end, group, first = place
     across = width // PIECE
     at = (thread % across) * PIECE
@@ -347,7 +359,10 @@ def _fetch_side(
 def _fetch_pairs(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the operands of step ``turn``, rows of ``depth`` pairs, to stage ``slot``."""
+    """Start to copy the operands of step ``turn`` of wgrad to stage ``slot`` of shared memory.
+
+    The operands are the rows of x and of dy that belong to ``tile.depth`` pairs of one tap.
+    """
     pairs, x, dy = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, begin, end, group, first_in, first_out = place
@@ -377,7 +392,8 @@ def _sum_steps(
 ):
     """Return a thread's part of the tile's result, summed over ``turns`` steps.
 
-    ``fetch_step`` starts the copies of a step: ``_fetch_step`` or ``_fetch_pairs``.
+    ``fetch_step`` starts the copies of a step: ``_fetch_step`` or ``_fetch_pairs``, which explain
+    ``arrays`` and ``place``.
     """
     thread, dtype = place[0], arrays[2].element_type
     memory = cutlass.memory.SmemAllocator()
@@ -417,7 +433,11 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums ``total`` to ``out``, row r to ``target_of(where_to, r, sizes)``."""
+    """Write a thread's sums ``total`` to ``out``.
+
+    ``target_of(where_to, row, sizes)`` returns where a row of the result begins in ``out``, in
+    units of C_out elements. Rows from ``rows`` on and channels from C_out on are not written.
+    """
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )
@@ -434,13 +454,20 @@ def _store(
 
 
 def _row_of_output(where_to, row, sizes):
-    """Return the index in ``out`` for column ``row`` of the sorted table, in units of C_out."""
+    """Return where the result for column ``row`` of the sorted table begins in ``out``.
+
+    This is for forward and dgrad, in units of C_out elements. ``where_to`` is ``(table, slice,
+    group)``.
+    """
     table, part, group = where_to
     return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
 
 
 def _row_of_weight(where_to, row, sizes):
-    """Return the index in ``out`` for channel ``row`` of a tap and group, in units of C_out."""
+    """Return where wgrad's result for input channel ``row`` begins in ``out``.
+
+    The unit is C_out elements. ``where_to`` is ``(slice, tap, group)``.
+    """
     part, tap, group = where_to
     return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
 

@@ -316,7 +316,8 @@ def weight_product(
 
     Args:
       config: sizes of the call.
-      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
+      pairs: ``int32[2, ...]``, the input row and the output row of each pair, tap after tap.
+      starts: ``int32[K + 1]``, the index of each tap's first pair, then the number of pairs.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
       groups: number of groups, G.
 

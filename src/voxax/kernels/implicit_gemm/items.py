@@ -59,7 +59,10 @@ class Shape:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks, of ``CHUNK`` rows, in the list of a block; enough for every table."""
+        """Number of chunks in the list of a block, which suffices for the items of every table.
+
+        A chunk is ``CHUNK`` rows of ``PASS`` items.
+        """
         # A group has at most GROUP items for a tap, found in as many rounds. A round pads its last
         # piece of a tap, hence PIECE more.
         items = self.taps * GROUP * (self.groups + PIECE)
@@ -77,7 +80,10 @@ class Shape:
 
 
 def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
-    """Build the lists of items of a neighbor table in NumPy, see ``tpu_items._build``."""
+    """Return the array ``items`` of ``neighbors``, ``int32[rows, K]``, built in NumPy.
+
+    ``tpu_items._build`` describes the array. ``spec`` is not used.
+    """
     del spec
     shape = Shape.of(*neighbors.shape)
     table = np.full((shape.blocks * shape.block_rows, shape.taps), -1, np.int32)

@@ -86,7 +86,10 @@ def _run(
 
 
 def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
-    """Set ``left[j, tap, g] = table[tap, 8 g + j]``, or -1 from row ``rows`` or tap ``taps`` on."""
+    """Copy a block's ``table`` to ``left``: ``left[j, tap, g] = table[tap, 8 * g + j]``.
+
+    Entries become -1 from row ``rows`` on and from tap ``taps`` on.
+    """
     within = (TAPS, PASS)
     lane = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     tap = jax.lax.broadcasted_iota(jnp.int32, within, 0)
@@ -110,10 +113,10 @@ def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
 
 
 def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
-    """Return how many leading groups of ``block`` have only rows that are their own neighbors.
+    """Remove leading groups whose rows are their own neighbors from ``left``; return their number.
 
-    This concerns one tap, ``tap``. The entries of these groups in ``left`` are set to -1, so the
-    groups get no items of this tap.
+    These are the groups of ``block`` before the first group in which ``tap`` has another neighbor
+    for some row. Their entries for ``tap`` become -1, so they get no items of this tap.
     """
     within = (TAPS, shape.groups)
     group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
@@ -138,11 +141,11 @@ def _any(left: Any) -> Any:
 
 
 def _find(left: Any) -> tuple[jax.Array, jax.Array]:
-    """Find the next item of each tap and group; return input rows and words, ``[TAPS, groups]``.
+    """Find the next item of each tap and group, and remove its neighbors from ``left``.
 
-    An item's first input row and its word, which describes its neighbors, are those of
-    ``tpu_items._build``. The word is 0 if ``left`` had no neighbor. The neighbors of all items
-    that were found are removed from ``left``.
+    Return ``(begins, words)``, each ``int32[TAPS, groups]``: the first input row of each item, and
+    the word that describes its neighbors, see ``tpu_items._build``. The word is 0 if ``left`` has
+    no neighbor of the tap and group.
     """
     # An item is 8 consecutive input rows, beginning with the lowest one in ``left``.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
@@ -159,11 +162,13 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
-    """Write the items that :func:`_find` returned to ``moved``, those of a tap without gaps.
+    """Write the items that :func:`_find` returned to ``moved``, without gaps between a tap's items.
+
+    ``pieces`` is the number of pieces, of 16 items, that the block's list has so far.
 
     Returns:
-      For each tap ``(index, count)``: the index of its first piece of 16 items in the block's list,
-      and its number of items. The first index is ``pieces``.
+      For each tap ``(index, count)``: the index in the block's list of the tap's first new piece,
+      and the number of the tap's new items.
     """
     taps, groups = begins.shape
     exists = words != 0

@@ -175,7 +175,10 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute dgrad (``problem``) and wgrad in one kernel: return ``(dx [N, C_in], dw)``."""
+    """Compute dgrad and wgrad in one kernel: return ``(dx [N, C_in], dw [K, C_in, C_out])``.
+
+    ``problem`` describes dgrad; ``views`` are arrays of the kernel map.
+    """
     # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
     # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
     from voxax.kernels.implicit_gemm import tpu_kernel
@@ -207,9 +210,10 @@ def gradients(
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
     """Return parameters for :func:`gradients`, or None to compute dgrad and wgrad separately.
 
-    ``chosen`` are the parameters of a separate dgrad. If memory suffices, windows and tiles have
-    the sizes in ``chosen``. A block has all channels of ``dy``. None means that more than
-    two kernel calls would be needed. That would not be faster, as every call gathers rows again.
+    ``chosen`` are the parameters of a separate dgrad. If memory suffices, the result has the same
+    sizes of windows and tiles. A block has all channels of ``dy`` and at least half of those of
+    dx, so two kernel calls suffice. None means that memory is too small for this. More calls would
+    not be faster, as every call gathers rows again.
     """
     found = fitting(
         hardware,
@@ -236,9 +240,11 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` and visits (steps) of a call that gathers rows of ``gathered``.
+    """Return the kernel's ``TileConfig`` and its list of visits (steps).
 
-    ``needed`` is the number of bytes of vector memory that the call needs.
+    ``gathered``, ``[rows, channels]``, is the operand from which neighbors are gathered. ``kmap``
+    has the arrays of the kernel map. ``needed`` is the number of bytes of vector memory that the
+    call needs.
     """
     from voxax.kernels.implicit_gemm import tpu_kernel
 
@@ -270,7 +276,10 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Cut ``w``: ``[i][j]`` is for block i of the result's and block j of gathered channels."""
+    """Cut the weight ``w [K, C_in, C_out]`` into operands of the kernel, by blocks of channels.
+
+    Element ``[i][j]`` is for block i of the result's channels and block j of the gathered channels.
+    """
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -280,7 +289,11 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
 
 
 def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Join ``outs``, one ``[block, rows]`` for each block of channels, to ``[rows, channels]``."""
+    """Join ``outs``, one ``[block, rows]`` for each block of channels, to ``[rows, channels]``.
+
+    ``shape`` is the shape of the result. Rows that the kernel does not write are filled in, see
+    :meth:`PlannedVisits.defined`.
+    """
     return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
 
 
@@ -412,9 +425,9 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
-    """Return all blocks whose windows have ``window`` rows, those with the fewest calls first.
+    """Return all :class:`Blocks` with ``window`` rows in a window, fewest kernel calls first.
 
-    ``times`` is a factor on the usual numbers of tiles.
+    ``times`` is a factor on the usual numbers of tiles in a step.
     """
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1

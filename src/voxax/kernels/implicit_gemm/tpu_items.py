@@ -83,7 +83,11 @@ def _padded(channels: int) -> int:
 def product(
     problem: Problem, parameters: Parameters, x: jax.Array, w: jax.Array, views: Views
 ) -> jax.Array:
-    """Compute the forward product, emulated if ``parameters`` have ``("interpret", 1)``."""
+    """Return the forward product of features ``x`` and weight ``w``, ``[M, C_out]``.
+
+    ``views`` has the array ``items``. With ``("interpret", 1)`` in ``parameters``, the kernel is
+    emulated, so that it runs on any platform.
+    """
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.implicit_gemm import tpu_items_kernel
 

@@ -148,15 +148,17 @@ def _block_of(step: Any, loads: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Lists:
-    """The lists of items of a block, as buffers of two chunks: one is read, the next is copied.
+    """The lists of items of one block, which are read in chunks.
 
-    The buffers of words are in vector memory, those of other lists in scalar memory.
+    Each list has two buffers. While one chunk is read, the next chunk is copied to the other
+    buffer. The buffers of words are in vector memory, those of other lists in scalar memory.
 
     Attributes:
       config: static parameters.
       block: number of the block of output rows.
       items: the lists of all blocks, in HBM.
-      begins, groups, words, taps: two buffers for each kind of list, see ``tpu_items._build``.
+      begins, groups, words, taps: the two buffers of each list. The lists are the first four in
+        ``tpu_items._build``, in this order.
       arrived: semaphores of the buffers.
     """
 
@@ -280,9 +282,10 @@ def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
 def _add_own(
     config: ItemConfig, begin: Any, groups: Any, w: Any, rows: Any, sums: Any, picked: Any
 ) -> None:
-    """Initialize ``sums`` of a block: the middle tap's products in its first ``groups`` groups.
+    """Write the middle tap's products of a block's first ``groups`` groups to ``sums``.
 
-    The rows of these groups are their own neighbors under this tap. Other rows become zero.
+    The rows of these groups are their own neighbors under this tap. ``begin`` is the first row of
+    the block. The sums of the block's other rows become zero.
     """
 
     # As many rows as a pass moves, because the next product waits for the move.
@@ -303,7 +306,11 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Gather rows of pass ``place``, multiply rows of ``place - 1``, add rows of ``place - 2``."""
+    """Work on three passes of 128 items at once, so that no part waits for another.
+
+    Gather the rows of pass ``place`` to ``picked``, multiply those of pass ``place - 1`` to
+    ``terms``, and add those of pass ``place - 2`` to ``sums``. The block has ``number`` passes.
+    """
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))

@@ -103,7 +103,8 @@ class Visits:
     All arrays are ``int32`` and one-dimensional.
 
     Attributes:
-      groups: ``[most]``, the group of tiles of each visit. The visits of a group are consecutive.
+      groups: ``[length of the list]``, the group of tiles of each visit. The visits of a group are
+        consecutive.
       first: ``[groups]``, the index in the list of a group's first visit.
       starts: ``[groups * windows]``, first input row of the first window of each tile and column;
         not negative, and a multiple of ``WINDOW_ALIGNMENT``.
@@ -329,7 +330,10 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add ``y``, the products of a step, to ``total``, the group's sums; copy them to ``out``."""
+    """Add ``y``, the products of a step, to its group's sums ``total``; copy the sums to ``out``.
+
+    The sums start from zero at the group's first visit.
+    """
     # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
@@ -494,11 +498,11 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """Return ``(row, column)``: the first row of the window at ``start``, and this row's column.
+    """Return ``(row, column)`` of a window: its first row, and where ``windows.in_windows`` has it.
 
-    The column is the place of the row in an array from ``windows.in_windows``. It is a multiple of
-    ``WINDOW_TILE``, since such an array has every row twice. A window at the end of the ``rows``
-    input rows begins earlier than ``start``, so that it has all of its rows.
+    The window begins at row ``start``, or earlier if fewer rows are left of the ``rows`` input
+    rows. ``column`` is the row's index along the last axis of an array from ``in_windows``. It is
+    a multiple of ``WINDOW_TILE``, since such an array has every row twice.
     """
     begin = jnp.minimum(start, rows - config.window)
     # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.
@@ -507,9 +511,10 @@ def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
 
 
 def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
-    """Return for each lane the row of a window with index ``place``, ``[words, WINDOW_TILE]``.
+    """Return a row of a window for each lane, ``[words, WINDOW_TILE]``.
 
-    The window consists of ``blocks`` of 128 rows. An index outside the window gives zero.
+    The window consists of ``blocks`` of 128 rows, ``[words, 128]``. ``place`` has the index in the
+    window of each lane's row. An index outside the window gives zero.
     """
     shape = blocks[0].shape
     lane = jnp.broadcast_to(jnp.bitwise_and(place, jnp.int32(WINDOW_TILE - 1)), shape)

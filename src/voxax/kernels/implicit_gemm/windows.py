@@ -240,8 +240,8 @@ def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
 
     Args:
       problem: the product.
-      takes: beginning of the error message about the kind of weights. Its last word is the kind
-        that the kernels take, for example "the window kernels multiply dense".
+      takes: a text whose last word is the kind of weights that the kernels multiply, for example
+        "the window kernels multiply dense". The message for other kinds begins with this text.
       dtype_reason: why the kernels do not take the problem's dtype, or None if they do.
     """
     kind, taps = problem.layer.kind, problem.layer.num_offsets
@@ -359,9 +359,10 @@ def places_of(rows: int, window: int) -> int:
 
 
 def with_rows(working: int, resident: int) -> int:
-    """Return the bytes of vector memory of a call: ``working`` plus ``resident`` for input rows.
+    """Return the bytes of vector memory that a call needs: ``working`` plus ``resident``.
 
-    If input rows are there (``resident > 0``), a third is added for XLA's own arrays.
+    ``resident`` is for input rows that stay in vector memory, ``working`` for everything else. If
+    there are resident rows, a third is added for XLA's own arrays.
     """
     return (working + resident) * 4 // 3 if resident else working
 
