@@ -47,7 +47,8 @@ class Ending:
     def again(self, number: int, frame: FrameType | None) -> None:
         """Handle Ctrl-C after SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` after a moment.
 
-        Before that, the thread of :func:`_second_ends` normally ends the process.
+        During this moment, the thread of :func:`_second_ends` normally ends the process, because
+        Ctrl-C is the second signal.
         """
         time.sleep(10 * _MOMENT)
         signal.default_int_handler(number, frame)
@@ -61,10 +62,10 @@ class Ending:
         return 128 + self.number if self.number is not None and status in (0, 130) else status
 
     def finish(self) -> None:
-        """Record a later signal or Ctrl-C for :meth:`leave`; let a second one end the process.
+        """Let the next signal or Ctrl-C raise no exception, but be recorded for :meth:`leave`.
 
-        Call it when a command is done. While Python then joins its threads, an exception would be
-        printed, but would not change the exit status.
+        A second one ends the process. Call this method when a command is done. While Python then
+        joins its threads, an exception would be printed, but would not change the exit status.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -94,9 +95,11 @@ class Ending:
 def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[Ending]:
     """Return a context in which SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` like Ctrl-C.
 
-    A SIGTERM or SIGHUP that the process ignores or handles already is left alone. A second signal
-    ends the process immediately, whatever the process does. Only a second Ctrl-C after a first
-    Ctrl-C raises :class:`KeyboardInterrupt` again.
+    A SIGTERM or SIGHUP that the process ignores or handles already is left alone. If two of the
+    three signals come, the second ends the process immediately, whatever the process does. There
+    are two exceptions: a second Ctrl-C after a first Ctrl-C raises :class:`KeyboardInterrupt`
+    again, and a signal within 0.25 s after the first does not end the process. Outside the main
+    thread, the context does nothing.
 
     Args:
       first: a function to call at the first SIGTERM or SIGHUP, before the exception is raised.
@@ -123,8 +126,8 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
 def _second_ends(numbers: list[int]) -> Iterator[None]:
     """Return a context in which a second signal ends the process, unless both are Ctrl-C.
 
-    The signals are Ctrl-C and ``numbers``. A thread reads them, so this works even while the main
-    thread runs no Python code.
+    Only Ctrl-C and the signal numbers in ``numbers`` count. A separate thread receives them, so
+    this works even while the main thread runs no Python code.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -159,7 +162,10 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 
 def _is_waited_for(number: int, handler: object) -> bool:
-    """Return whether signal ``number`` has Python's Ctrl-C handler or one of :class:`Ending`."""
+    """Return whether ``handler`` of signal ``number`` is Python's for Ctrl-C or an ``Ending``'s.
+
+    If so, the signal raises :class:`KeyboardInterrupt` or is recorded.
+    """
     if number == signal.SIGINT and handler is signal.default_int_handler:
         return True
     return isinstance(getattr(handler, "__self__", None), Ending)
@@ -197,11 +203,11 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def never_dropped() -> Iterator[None]:
-    """Return a context that repeats a :class:`KeyboardInterrupt` that Python dropped.
+    """Return a context that raises a :class:`KeyboardInterrupt` again if Python dropped it.
 
-    The exception is raised a moment later, or at the end of the context. Python drops exceptions in
-    ``__del__`` and in callbacks of its garbage collector, and JAX has such a callback. Without this
-    context the command would ignore that Ctrl-C.
+    Python drops exceptions in ``__del__`` and in callbacks of its garbage collector, and JAX has
+    such a callback. A command would then ignore a Ctrl-C. In this context, the exception is raised
+    again a moment later, or at the end of the context if that is sooner.
     """
     lock, dropped, ended = _thread.allocate_lock(), False, False
     before = sys.unraisablehook

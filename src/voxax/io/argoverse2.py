@@ -87,7 +87,8 @@ class Argoverse2Sweep:
 def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
     """Read the boxes [M, 7] of one sweep, in the frame of the vehicle, and their class names.
 
-    `path` is a log's ``annotations.feather``. `timestamp` is the sweep's time in nanoseconds.
+    A box has its center, length, width and height in meters, and its yaw in radians. `path` is a
+    log's ``annotations.feather``. `timestamp` is the sweep's time in nanoseconds.
     """
     numbers = (*CENTER, *SIZES, *QUATERNION)
     columns = read_table_columns(existing_file(path), (TIME, *numbers), (CATEGORY,))

@@ -109,11 +109,11 @@ def _chunk_table(stream: BinaryIO, start: int) -> int:
 def _checked_layers(
     path: Path, stream: BinaryIO, count: int, point: int, layers: int, start: int, end: int
 ) -> int:
-    """Check the sizes in the headers of all chunks with layers; return the number of points.
+    """Check the sizes of the chunks in a LAZ file with layers; return the number of points.
 
-    A chunk has its first point (`point` bytes), then its number of points and the sizes of its
-    `layers` layers. The chunks are between the offsets `start` and `end`. If `count`, the number of
-    points in the file's header, is 0, the points of all chunks are counted.
+    A chunk begins with its first point (`point` bytes), its number of points, and the sizes of its
+    `layers` layers. The chunks are between the byte offsets `start` and `end` of the file. `count`
+    is the number of points in the file's header. If it is 0, the points of all chunks are counted.
     """
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0

@@ -27,8 +27,8 @@ class Steps(Sequence[Made], Generic[Made]):
 
     Args:
       scenes: all scenes, in the same order in every process.
-      make: function of a step's scenes in this process and an augmentation seed for each scene. It
-          returns an item for a pipeline's workers.
+      make: function that returns the item of a step, which a pipeline's workers process. Its
+          arguments are this process's scenes of the step, and an augmentation seed for each scene.
       batch_size: number of scenes in a step, summed over all processes.
       steps: total number of steps of the run.
       seed: seed of the order of scenes and of the augmentation.

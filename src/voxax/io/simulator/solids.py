@@ -2,9 +2,9 @@
 
 Every primitive is a unit shape that is scaled, rotated about z and moved. To intersect rays with a
 primitive, the rays are transformed into the frame of the unit shape. Their direction is not
-normalized again in this frame, so ray parameters are meters of the original ray. Vectors have
-their components on the first axis, ``[3, n]``, so that each component is contiguous. Ray arrays
-are float64.
+normalized again in this frame, so distances along a ray remain meters. Vectors have their
+components on the first axis, ``[3, n]``, so that each component is contiguous. Ray arrays are
+float64.
 """
 
 from __future__ import annotations
