@@ -88,9 +88,10 @@ class Program:
           features: ``[N, C]``, the features of each voxel.
 
         Raises:
-          InputError: the shapes do not fit the program; coordinates are not integers or exceed 30
-            bits; a batch index is outside the program's batch; or the features are of another kind
-            than the program's dtype, such as floats for a program of integers, or complex numbers.
+          InputError: the numbers of rows differ, or the numbers of columns are not those of the
+            program; coordinates are not integers or outside ``[-2**30, 2**30)``; a batch index is
+            not below the program's batch size; or the features are of another kind than the
+            program's dtype, such as floats for a program of integers, or complex numbers.
           CapacityError: there are more rows than the program's capacity, or voxels were lost at a
             level inside the model.
         """

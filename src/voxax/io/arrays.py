@@ -29,7 +29,7 @@ PLAIN_NAMES = ("data", "arr_0")
 
 
 def position_name(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the array with the positions, or None if no array has such a name.
+    """Return the name of the array that has the positions, or None if no array seems to have them.
 
     If x, y and z are three separate arrays, return the name of the array of x.
     """
@@ -140,7 +140,11 @@ MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the indices of the clouds to read: 0 to `count` - 1, or only `item` if it is given."""
+    """Return the indices of the clouds to read: 0 to `count` - 1, or only `item` if it is given.
+
+    `count` is the number of clouds in the file `source`. Raise FileFormatError if `item` is no
+    index of a cloud.
+    """
     if item is None:
         return range(count)
     if not 0 <= item < count:

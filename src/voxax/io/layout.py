@@ -1,4 +1,4 @@
-"""The base class of all data sets in a folder, which gives their classes, splits and scans."""
+"""The base class for data sets in folders: it lists the classes, splits and scans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class PathTask:
-    """Base class of dataclasses that read one scan; their ``str`` is the first field, a path."""
+    """Base class of tasks that are dataclasses; ``str(task)`` is the first field, a path."""
 
     def __str__(self) -> str:
         return next(iter(vars(self).values()))

@@ -174,7 +174,11 @@ def is_points(path: Path) -> bool:
 
 
 def read_npy_array(path: Path) -> np.ndarray:
-    """Memory-map the array of a ``.npy`` file, after checking its size and that it has numbers."""
+    """Memory-map the array of a ``.npy`` file, without reading its values.
+
+    Raise FileFormatError if the array has Python objects, or if the file is too small for the
+    array.
+    """
     with reading(path, "NPY"), path.open("rb") as stream:
         shape, fortran, dtype = _header(stream)
         if dtype.hasobject or dtype.itemsize == 0 or min(shape, default=0) < 0:

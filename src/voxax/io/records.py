@@ -221,8 +221,8 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring (laser beam).
 
-    The ring becomes int32; an invalid ring becomes -1. ``options.columns`` replaces these columns,
-    as for :func:`read_bin`.
+    The ring becomes int32; an invalid ring becomes -1. If the file has other columns, give them as
+    ``options.columns``; then :func:`read_bin` reads it, and a ring remains float32.
     """
     if options.columns is not None:
         return read_bin(path, options)

@@ -96,7 +96,11 @@ class SemanticKittiSubmission(Submission):
 
 
 class LidarsegSubmission(Submission):
-    """Write nuScenes ``lidarseg/SET/TOKEN_lidarseg.bin``: uint8, the 16 classes as 1 to 16."""
+    """Write ``lidarseg/SET/TOKEN_lidarseg.bin`` for nuScenes: uint8, the 16 classes as 1 to 16.
+
+    SET is the split's name in nuScenes, such as ``val``, and TOKEN is the identifier of the sweep.
+    :meth:`close` adds ``SET/submission.json``, which names the sensors that were used.
+    """
 
     def add(self, scan: LidarsegScan, read: Any, found: np.ndarray) -> None:
         rows = records(Path(scan.points), "<f4", len(NUSCENES_FIELDS), "sweep")
