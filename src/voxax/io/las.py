@@ -1,8 +1,8 @@
 """Read LAS and its compressed form LAZ, the exchange formats of airborne and mobile scanning.
 
 laspy reads the points, and lazrs or LASzip decompresses them. Before that, this module checks the
-sizes in a LAZ file: a decoder allocates as much memory as the file says it has chunks and layers,
-and if the allocation fails in lazrs (Rust), the process ends.
+sizes in a LAZ file. A decoder allocates memory for as many chunks and layers as the file states. If
+the allocation fails in lazrs (Rust), the process ends.
 
 Sources: ASPRS LAS Specification 1.4; Martin Isenburg, "LASzip: lossless compression of LiDAR data",
 2013; for the layers of the point formats 6 to 10, the file layout of LASzip 3.

@@ -166,7 +166,10 @@ def read_npy_labels(
 
 
 def is_points(path: Path) -> bool:
-    """Return whether a ``.npy`` file's array has the shape of points; if not, it may be labels."""
+    """Return whether the array of a ``.npy`` file can be points.
+
+    Points are a structured array, or an array of 2 or more axes whose last one has length 3 to 16.
+    """
     array = read_npy_array(path)
     return array.dtype.names is not None or (
         array.ndim > 1 and 3 <= array.shape[-1] <= MOST_COLUMNS

@@ -371,7 +371,7 @@ def _pose(row: Row) -> Pose:
 def _objects(
     tables: NuscenesTables, sample: str, scanner: Pose
 ) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
-    """Return a sample's objects in the scanner's frame, the same in the world's, and bicycle racks.
+    """Return a sample's objects in two frames, the scanner's and the world's, and bicycle racks.
 
     Only objects with a detection class are returned. Their boxes [M, 9] are upright in the frame of
     the result. The racks are in the world's frame. `scanner` is the transform from the world's

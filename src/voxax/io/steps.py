@@ -22,8 +22,8 @@ class Steps(Sequence[Made], Generic[Made]):
     """Sequence of training steps: item i is ``make(scenes, seeds)`` of step ``begin + i``.
 
     An epoch takes all scenes once, in a new random order. Several processes divide the scenes of
-    every step, and a process reads only its part. Together, they take the same scenes with the same
-    seeds as a single process. To resume a run, set `begin` to the next step.
+    every step, and a process reads only its part. Together, the processes take the scenes and the
+    seeds that a single process would take. To resume a run, set `begin` to the next step.
 
     Args:
       scenes: all scenes, in the same order in every process.
