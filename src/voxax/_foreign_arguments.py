@@ -33,7 +33,9 @@ _FOREIGN = {
 
 
 def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] = ()) -> None:
-    """Raise :class:`InputError` if an option is another library's; name its counterpart in voxax.
+    """Raise :class:`InputError` if an option is an argument of another library but not of voxax.
+
+    The message says what to give instead in voxax.
 
     Args:
       name: name of the module or function, for the message.

@@ -46,9 +46,10 @@ def _in_child() -> None:
 
 
 def _has_lost_threads() -> bool:
-    """Return whether this process has only Python's own threads, so that JAX's threads are lost.
+    """Return whether a forked process lacks JAX's threads, because a fork does not copy threads.
 
-    Linux can tell; on other systems the result is True.
+    On Linux, the result is True if the process has no more threads than Python has started. On
+    other systems, it is always True.
     """
     if not sys.platform.startswith("linux"):
         return True

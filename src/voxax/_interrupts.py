@@ -77,7 +77,8 @@ class Ending:
     def again(self, number: int, frame: FrameType | None) -> None:
         """Handle Ctrl-C after SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` after a moment.
 
-        Before that, the thread of :func:`_second_ends` normally ends the process.
+        During this moment, the thread of :func:`_second_ends` normally ends the process, because
+        Ctrl-C is the second signal.
         """
         time.sleep(10 * _MOMENT)
         _interrupt(number, frame)
@@ -91,10 +92,10 @@ class Ending:
         return 128 + self.number if self.number is not None and status in (0, 130) else status
 
     def finish(self) -> None:
-        """Record a later signal or Ctrl-C for :meth:`leave`; let a second one end the process.
+        """Let the next signal or Ctrl-C raise no exception, but be recorded for :meth:`leave`.
 
-        Call it when a command is done. While Python then joins its threads, an exception would be
-        printed, but would not change the exit status.
+        A second one ends the process. Call this method when a command is done. While Python then
+        joins its threads, an exception would be printed, but would not change the exit status.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -124,9 +125,11 @@ class Ending:
 def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[Ending]:
     """Return a context in which SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` like Ctrl-C.
 
-    A SIGTERM or SIGHUP that the process ignores or handles already is left alone. A second signal
-    ends the process immediately, whatever the process does. Only a second Ctrl-C after a first
-    Ctrl-C raises :class:`KeyboardInterrupt` again.
+    A SIGTERM or SIGHUP that the process ignores or handles already is left alone. If two of the
+    three signals come, the second ends the process immediately, whatever the process does. There
+    are two exceptions: a second Ctrl-C after a first Ctrl-C raises :class:`KeyboardInterrupt`
+    again, and a signal within 0.25 s after the first does not end the process. Outside the main
+    thread, the context does nothing.
 
     Args:
       first: a function to call at the first SIGTERM or SIGHUP, before the exception is raised.
@@ -153,8 +156,8 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
 def _second_ends(numbers: list[int]) -> Iterator[None]:
     """Return a context in which a second signal ends the process, unless both are Ctrl-C.
 
-    The signals are Ctrl-C and ``numbers``. A thread reads them, so this works even while the main
-    thread runs no Python code.
+    Only Ctrl-C and the signal numbers in ``numbers`` count. A separate thread receives them, so
+    this works even while the main thread runs no Python code.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -189,7 +192,10 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 
 def _is_waited_for(number: int, handler: object) -> bool:
-    """Return whether ``handler`` of signal ``number`` is of this module, or Python's for Ctrl-C."""
+    """Return whether ``handler`` is this module's handler of signal ``number``.
+
+    For Ctrl-C, Python's own handler counts too.
+    """
     if number == signal.SIGINT and handler in _CTRL_C:
         return True
     return isinstance(getattr(handler, "__self__", None), Ending)
@@ -227,12 +233,13 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def never_dropped() -> Iterator[None]:
-    """Return a context that repeats a :class:`KeyboardInterrupt` that was lost in other code.
+    """Return a context that raises a :class:`KeyboardInterrupt` again if other code lost it.
 
     Python drops exceptions in ``__del__`` and in callbacks of its garbage collector, and JAX has
-    such a callback. JAX also has bare ``except:`` clauses, which take any exception for the answer
-    to a question. Without this context the command would ignore that Ctrl-C, or fail later with
-    another error. The exception is raised again a moment later, or at the end of the context.
+    such a callback. JAX also has ``except:`` clauses that end any exception. A command would then
+    ignore a Ctrl-C, or fail later with another error. In this context, the exception is raised
+    again a moment later, or at the end of the context if that is sooner. Another error that the
+    lost exception led to becomes a :class:`KeyboardInterrupt`.
 
     Code in the context that handles a :class:`KeyboardInterrupt` calls :func:`mark_handled`.
     """

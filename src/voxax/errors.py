@@ -54,7 +54,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
 
     Args:
       name: name of the argument, for the message.
-      value: a static integer of any type.
+      value: the value to check: an integer of any type, but not a tracer of JAX.
       least: the smallest allowed value.
     """
     try:

@@ -54,8 +54,9 @@ class Result(NamedTuple):
     Attributes:
       coords: ``int32[M, 1 + D]``, batch index and coordinates of the output voxels, no padding.
       features: ``[M, C]``, the features of the output voxels.
-      rows: ``int32[N]``, the row of each input among the sorted input voxels. If the model keeps
-        its voxels, as models for segmentation do, this is also the row of ``features``.
+      rows: ``int32[N]``, the position of each input row after the program has sorted the input
+        voxels. If the model returns the same voxels, as models for segmentation do,
+        ``features[rows]`` are the features of the input rows.
     """
 
     coords: np.ndarray
@@ -87,9 +88,10 @@ class Program:
           features: ``[N, C]``, the features of each voxel.
 
         Raises:
-          InputError: the shapes do not fit the program; coordinates are not integers or exceed 30
-            bits; a batch index is outside the program's batch; or the features are of another kind
-            than the program's dtype, such as floats for a program of integers, or complex numbers.
+          InputError: the numbers of rows differ, or the numbers of columns are not those of the
+            program; coordinates are not integers or outside ``[-2**30, 2**30)``; a batch index is
+            not below the program's batch size; or the features are of another kind than the
+            program's dtype, such as floats for a program of integers, or complex numbers.
           CapacityError: there are more rows than the program's capacity, or voxels were lost at a
             level inside the model.
         """
@@ -151,7 +153,8 @@ def export_program(
     Args:
       model: a flax.nnx module, or a function whose only argument is voxels.
       path: path of the file; an existing file is replaced.
-      capacity: largest number of rows that the program takes, at every level of the network.
+      capacity: largest number of voxels that the program takes as input, and that a level of the
+        network may have.
       channels: number of channels of the input.
       platform: ``cpu``, ``cuda`` or ``tpu``.
       device: name of a TPU topology such as ``v5e:2x2``. None takes the device of this process if
@@ -340,7 +343,10 @@ def load_program(
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Turn every error of a decoder in this context into :class:`voxax.FileFormatError`."""
+    """Convert an error in the ``with`` block to a :class:`voxax.FileFormatError` that names `path`.
+
+    A FileFormatError, and an ImportError for a missing library, pass unchanged.
+    """
     try:
         yield
     except (FileFormatError, ImportError):

@@ -13,10 +13,11 @@ from voxax.io.point_cloud import PointCloud
 class AnnotatedScan:
     """A LiDAR scan and the true boxes of its objects, both in a frame whose z axis points up.
 
-    `objects` has the boxes of all classes, even of classes that no network learns, because the
-    metrics of KITTI and nuScenes need all boxes. For these two data sets, `objects` is an instance
-    of a subclass of ``Objects``. `about` has other data for an evaluation, such as KITTI's
-    calibration or nuScenes' poses, or is None.
+    `cloud` has the points. `objects` has the boxes of all classes, even of classes that no network
+    learns, because the metrics of KITTI and nuScenes need all boxes. For these two data sets,
+    `objects` is a ``KittiObjects`` or a ``NuscenesObjects``, which are subclasses of ``Objects``.
+    `about` has further data for an evaluation, such as KITTI's calibration or nuScenes' poses. It
+    is None if a data set has no such data.
     """
 
     cloud: PointCloud

@@ -87,7 +87,8 @@ class Argoverse2Sweep:
 def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
     """Read the boxes [M, 7] of one sweep, in the frame of the vehicle, and their class names.
 
-    `path` is a log's ``annotations.feather``. `timestamp` is the sweep's time in nanoseconds.
+    A box has its center, length, width and height in meters, and its yaw in radians. `path` is a
+    log's ``annotations.feather``. `timestamp` is the sweep's time in nanoseconds.
     """
     numbers = (*CENTER, *SIZES, *QUATERNION)
     columns = read_table_columns(existing_file(path), (TIME, *numbers), (CATEGORY,))
@@ -108,7 +109,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """Find the sweeps of a split (``val``) or of a log (``val/LOG``) in an Argoverse 2 folder."""
+    """Find the sweeps in an Argoverse 2 folder, by names of splits or logs (``val/LOG``)."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)

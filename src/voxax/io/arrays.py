@@ -29,7 +29,7 @@ PLAIN_NAMES = ("data", "arr_0")
 
 
 def position_name(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the array with the positions, or None if no array has such a name.
+    """Return the name of the array that has the positions, or None if no array seems to have them.
 
     If x, y and z are three separate arrays, return the name of the array of x.
     """
@@ -55,13 +55,18 @@ def cloud_from_arrays(
 ) -> PointCloud:
     """Convert named arrays into a cloud: positions, labels and attributes.
 
-    :mod:`voxax.io.columns` lists the names. Positions of N points are an array [N, 3]; an
-    array [N, k] with more columns, which ``options.columns`` names; a structured array [N] with
-    fields ``x``, ``y``, ``z``; or three arrays [N] with these names. An array ``origin``
-    (float64 [3]) is added to the positions. Every other array with N rows becomes an attribute.
-    Arrays with another number of rows are ignored, and so is a label with one row, which is for
-    the whole cloud. Labels with any other number of rows raise an error. `source` is the name of
-    the file, for messages.
+    :mod:`voxax.io.columns` lists the known names. The positions of N points have one of these
+    forms:
+
+    - an array [N, 3];
+    - an array [N, k] with k > 3; ``options.columns`` names its columns, or the names are guessed;
+    - a structured array [N] with fields ``x``, ``y``, ``z``;
+    - three arrays [N] with the names ``x``, ``y``, ``z``.
+
+    An array ``origin`` (float64 [3]) is added to the positions. Every other array with N rows
+    becomes labels or an attribute. An attribute with another number of rows is ignored. A single
+    label is ignored too, because it is for the whole cloud. Any other number of labels raises an
+    error. `source` is the name of the file, for messages.
     """
     chosen = position_name(arrays)
     if chosen is None:
@@ -91,11 +96,12 @@ def cloud_from_arrays(
 def labels_from_arrays(
     arrays: Mapping[str, Any], source: str, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the labels in the arrays of a label file, int32 [N], and a dict ``{"instance": ...}``.
+    """Return the labels, int32 [N], and the object indices in the arrays of a label file.
 
-    The array ``instance`` is int32 [N] too; if the file has no such array, the dict is empty. A
-    field of a structured array counts as an array. `label_field` is the name of the array with the
-    labels. None selects the first array with a name in ``LABELS``, or the only array.
+    The object indices are a dict ``{"instance": int32 [N]}``, which is empty if the file has no
+    array ``instance``. A field of a structured array counts as an array. `label_field` is the name
+    of the array with the labels. None selects the first array with a name in ``LABELS``, or the
+    only array.
     """
     flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
@@ -134,7 +140,11 @@ MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the indices of the clouds to read: 0 to `count` - 1, or only `item` if it is given."""
+    """Return the indices of the clouds to read: 0 to `count` - 1, or only `item` if it is given.
+
+    `count` is the number of clouds in the file `source`. Raise FileFormatError if `item` is no
+    index of a cloud.
+    """
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -161,9 +171,10 @@ def joined_items(
 def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOptions) -> PointCloud:
     """Convert named arrays of one cloud, or of a batch of B clouds, into one `PointCloud`.
 
-    Names and shapes are those of :func:`voxax.io.arrays.cloud_from_arrays`. Positions may also
-    have the name ``data``, or any name if no other array can be the positions. They may be a flat
-    array, row by row, if ``options.columns`` gives the number of columns.
+    Names and shapes are those of :func:`voxax.io.arrays.cloud_from_arrays`, with two additions. If
+    no array has a name for positions, they are the array ``data``, or the only array whose number
+    of axes is possible for positions. Positions may be a flat array [N * k] of N rows, if
+    ``options.columns`` gives the k columns.
 
     Positions [B, N, k] are B clouds of N points. ``options.item`` selects one cloud. If it is None,
     all clouds are concatenated, and the attribute ``item`` is the index of each point's cloud. In

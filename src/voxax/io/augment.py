@@ -238,8 +238,8 @@ def elastic_distortion(
 
     Args:
       pairs: one ``(granularity, magnitude)`` for each distortion, in order. The granularity is the
-          edge length of a grid cell. The magnitude is a factor on the noise. Both have the unit of
-          the positions.
+          edge length of a grid cell. The magnitude multiplies the averaged noise. Both have the
+          unit of the positions.
       probability: probability that all distortions happen, 0 to 1; otherwise none happens.
 
     Raises:
@@ -265,7 +265,9 @@ def auto_contrast(
     probability: float = 0.2,
     blend: float | None = None,
 ) -> PointCloud:
-    """Stretch each color channel to its whole range; a constant channel does not change.
+    """Stretch each color channel linearly so that it spans the full range of colors.
+
+    A channel with the same value at all points does not change.
 
     Args:
       probability: the probability of the change, 0 to 1.
@@ -410,13 +412,13 @@ def polarmix(
     pasted: Sequence[int],
     probability: float = 0.5,
 ) -> PointCloud:
-    """Mix two LiDAR sweeps: take a half from `other`, and add rotated copies of its objects.
+    """Mix two LiDAR sweeps: replace half of `cloud` by `other`, and add objects of `other`.
 
-    With `probability`, a random vertical plane through the sensor is drawn, and all points of
-    `cloud` on one side of it are replaced by those of `other` on this side. Then the points of
-    `other` with the labels `pasted` are added three times: rotated around z by 0, by a random angle
-    up to 120 degrees, and by another one from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A
-    General Data Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
+    With `probability`, a random vertical plane through the sensor is drawn. All points of `cloud`
+    on one side of the plane are then replaced by the points of `other` on this side. In any case,
+    the points of `other` whose labels are in `pasted` are added three times: rotated around z by 0,
+    by a random angle up to 120 degrees, and by a random angle from 120 to 240 degrees. Source: Xiao
+    et al., "PolarMix: A General Data Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
 
     Args:
       cloud, other: labeled sweeps, with their sensors at the origin.
@@ -503,7 +505,10 @@ def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
 def _colors_to_change(
     cloud: PointCloud, rng: np.random.Generator, probability: float
 ) -> np.ndarray | None:
-    """Return the result of :func:`_colors` with `probability`, otherwise None for "no change"."""
+    """Return the cloud's colors, float64 [N, 3] from 0 to 1, or None if they do not change.
+
+    A random draw decides: the colors are returned with `probability`.
+    """
     _check_draw(rng, probability)
     colors = _colors(cloud)
     return colors if rng.random() < probability else None
@@ -530,7 +535,7 @@ def _colors(cloud: PointCloud) -> np.ndarray:
 
 
 def _full(colors: np.ndarray) -> int:
-    """Return the value of full intensity in `colors`: the largest of its integer dtype, or 1."""
+    """Return the value of full intensity in `colors`: the dtype's maximum, or 1 for floats."""
     return int(np.iinfo(colors.dtype).max) if colors.dtype.kind == "u" else 1
 
 

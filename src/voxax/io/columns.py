@@ -1,4 +1,4 @@
-"""Convert the named columns of a file into a `PointCloud`, by one table for all formats.
+"""Convert the named columns of a file into a `PointCloud`; all formats use the names below.
 
 | quantity | names, in order of precedence |
 |---|---|
@@ -117,9 +117,10 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
-    """Return the one of `names` that is equal to `plain`, or None if there is none.
+    """Return the name in `names` that is equal or similar to `plain`, or None if there is none.
 
-    If none is equal, a name that differs only in case or in the prefix ``scalar_`` is returned.
+    An equal name takes precedence. A similar name differs from `plain` only in case, in outer
+    spaces or in the prefix ``scalar_``.
     """
     if plain in names:
         return plain
@@ -162,9 +163,9 @@ class _Columns:
     def array(
         self, plains: Iterable[str], widths: tuple[int, ...] | None = None
     ) -> np.ndarray | None:
-        """Remove and return the first column that exists of those named in `plains`, or None.
+        """Remove and return the column with the first name in `plains` that exists, or None.
 
-        With `widths`, only arrays [N, k] with k in `widths` are considered.
+        With `widths`, only arrays [N, k] of numbers with k in `widths` are considered.
         """
         for plain in plains:
             name = self.find(plain)
@@ -175,7 +176,10 @@ class _Columns:
         return None
 
     def colors(self) -> np.ndarray | None:
-        """Remove and return colors, uint8 [N, 3], or None; a fourth column is kept as ``alpha``."""
+        """Remove the color columns, and return them as uint8 [N, 3]; None if there are none.
+
+        A fourth color becomes the column ``alpha``.
+        """
         found = self.stacked(COLORS)
         if found is None:
             found = self.array(COLOR_ARRAYS, widths=(3, 4))
@@ -209,7 +213,10 @@ class _Columns:
         return None
 
     def rest(self, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Add all remaining columns to the dict `kept`, by names not yet in it; return `kept`."""
+        """Add all remaining columns to the dict `kept`, and return `kept`.
+
+        A column whose name is already in `kept` gets another name, so nothing is replaced.
+        """
         for name, values in self._columns.items():
             plain = _plain(name)
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
@@ -310,12 +317,12 @@ def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def unpacked_colors(packed: np.ndarray) -> np.ndarray:
-    """Unpack colors uint8 [N, 3] from numbers 0xAARRGGBB [N] of 4 or 8 bytes each.
+    """Convert N numbers 0xAARRGGBB of 4 or 8 bytes to red, green and blue, uint8 [N, 3].
 
-    The Point Cloud Library stores the bits of this integer in a float32, and some writers convert
-    that float32 to float64. Other writers store the integer itself, as an integer or a float.
-    Floats are taken as the integers themselves if all of them are whole and some are above 0,
-    because bit patterns rarely give whole floats. NaN that was written as text is black.
+    The Point Cloud Library stores the bits of this integer as a float32, and some writers convert
+    that float32 to float64. Other writers store the value of the integer, as an integer or a float.
+    Floats are taken as values if all of them are whole and some are above 0, because bits of
+    colors rarely give whole floats. The usual NaN, 0x7FC00000, becomes black.
     """
     packed = np.ascontiguousarray(packed).astype(packed.dtype.newbyteorder("="), copy=False)
     if packed.dtype.kind == "f":
@@ -364,12 +371,16 @@ A_BYTE = 255
 
 
 def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
-    """Guess the names of three or more columns [N] without names, from their order and values.
+    """Guess the names of three or more columns [N] from their order and values.
 
-    The first three are ``x``, ``y``, ``z``. Three neighboring columns of unit vectors are ``nx``,
-    ``ny``, ``nz``. Three neighboring columns of whole numbers from 0 to 255, of which one is at
-    least 32, are ``red``, ``green``, ``blue``, if there is one such triple. A column of 255 after
-    the colors is ``alpha``. Other columns are ``column_3``, ``column_4`` and so on, by their index.
+    - ``x``, ``y``, ``z``: the first three columns.
+    - ``nx``, ``ny``, ``nz``: three neighboring columns of unit vectors.
+    - ``red``, ``green``, ``blue``: three neighboring columns of whole numbers from 0 to 255, of
+      which at least one number is 32 or more. If there are several such triples, each of the three
+      columns must have such a number.
+    - ``alpha``: a column of 255 after the colors.
+    - ``column_3``, ``column_4`` and so on, by index: all other columns. Normals and colors get
+      such names too if more than one triple remains for them.
     """
     names = ["x", "y", "z", *(f"column_{column}" for column in range(3, len(columns)))]
     triples = {start: columns[start : start + 3] for start in range(3, len(columns) - 2)}

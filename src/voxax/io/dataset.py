@@ -1,8 +1,9 @@
 """Find the labeled scans in a folder of a published data set, for training and validation.
 
-The result is two lists of tasks. Calling a task reads one scan, in the data set's classes. A task
-contains paths only, so that it can be sent to a worker process, and only the scan in use is in
-memory. Each layout of folders is a :class:`voxax.io.layout.Layout` in a separate module.
+The result has one tuple of tasks for each of the two purposes. A task is a callable that reads one
+scan. It contains paths, and for some data sets boxes, but no points. It is therefore small enough
+to be sent to a worker process. Each layout of folders is a :class:`voxax.io.layout.Layout` in a
+separate module.
 """
 
 from __future__ import annotations
@@ -115,7 +116,10 @@ def layout_of(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Layout:
-    """Return the object that finds a data set's scans; arguments, errors: see :func:`dataset`."""
+    """Return the object that finds the scans of a data set in `folder`.
+
+    The arguments and errors are those of :func:`dataset`.
+    """
     if kind not in LAYOUTS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(LAYOUTS)}")
     if kind == "files" and not classes:
@@ -162,7 +166,7 @@ def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tupl
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Add a hint to a FileFormatError in the ``with`` block if `folder` is for another codebase."""
+    """Append the hint of ``prepared(folder)``, if any, to a FileFormatError in ``with``."""
     try:
         yield
     except FileFormatError as error:

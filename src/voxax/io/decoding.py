@@ -125,7 +125,8 @@ def unpacked_limit(stored: int) -> int:
 def check_unpacked(path: Path, claimed: int) -> None:
     """Raise FileFormatError if `claimed`, a file's unpacked size in bytes, is over the limit.
 
-    The limit is `unpacked_limit`. Call this before you allocate memory for the content.
+    The limit is :func:`unpacked_limit` of the file's size. Call this before you allocate memory for
+    the content.
     """
     stored = path.stat().st_size
     if not 0 <= claimed <= unpacked_limit(stored):

@@ -22,8 +22,8 @@ class Example:
     """One scene as input of a network, in NumPy arrays.
 
     Attributes:
-      voxels: voxels with features ``float32[capacity, C]``, and the kernel maps of a
-          :class:`voxax.Plan`, if one was given; ``capacity`` counts rows with padding.
+      voxels: voxels with features ``float32[capacity, channels]``, where ``capacity`` is the number
+          of rows with padding. If a :class:`voxax.Plan` was given, they have its kernel maps.
       labels: ``int32[capacity]``, the most frequent class of each voxel; -1 for padding and for
         voxels without labels.
       inverse: ``int32[N]``, the voxel row of each point; -1 for a point without a voxel.
@@ -150,9 +150,9 @@ def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
     If several labels are equally frequent, the smallest is taken. A row without labels gets -1.
 
     Args:
-      labels: ``int[N]`` in 32 bits, the label of each point; negative means unlabeled.
-      inverse: ``int[N]``, the voxel row of each point. Points with a negative row are ignored:
-        :func:`voxax.voxelize` gives them to points that it dropped.
+      labels: ``int[N]`` below 2**31, the label of each point; negative means unlabeled.
+      inverse: ``int[N]``, the voxel row of each point. A point with a negative row is ignored;
+        :func:`voxax.voxelize` gives such a row to a point that it dropped.
       rows: number of voxel rows.
 
     Raises:

@@ -227,7 +227,11 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
 def read_labels_and_attributes(
     path: str | os.PathLike[str], label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read labels as :func:`read_labels` does; return them and the file's other data by name."""
+    """Read a file of labels: return the labels, int32 [N], and other attributes [N] by name.
+
+    The only other attribute is ``instance``, the index of each point's object, if the file has it.
+    The arguments and errors are those of :func:`read_labels`.
+    """
     found = existing_file(path)
     reader = LABEL_READERS.get(_plain_end(found))
     if reader is None:

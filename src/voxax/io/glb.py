@@ -44,10 +44,10 @@ INSTANCES = "EXT_mesh_gpu_instancing"
 def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np.ndarray]:
     """Read a GLB file; return its V vertices as a cloud, and its T triangles, int64 [T, 3].
 
-    Triangles are row numbers of vertices. T is 0 if the file has only points. Meshes are moved to
-    the frame of the scene. Lines are left out; if there are triangles, points are left out too.
-    Colors and application-specific attributes are kept if every part that is read has them.
-    `label_field` is the name of the attribute with the labels.
+    A triangle is three row numbers of vertices. T is 0 if the file has only points. Meshes are
+    moved to the frame of the scene. Lines are left out; if there are triangles, points are left out
+    too. Colors and application-specific attributes are left out unless all mesh primitives that are
+    read have them. `label_field` is the name of the attribute with the labels.
     """
     file = _File(path, *_chunks(path))
     file.check_extensions()
@@ -209,7 +209,10 @@ class _File:
         return _Part(placed, triangles, columns, colors)
 
     def _check_stored(self, primitive: dict[str, Any]) -> None:
-        """Raise FileFormatError if a primitive's positions or indices need a glTF extension."""
+        """Raise FileFormatError if a primitive's positions or indices are not in the file's arrays.
+
+        They may then be stored by a glTF extension, such as a compression, which is not read.
+        """
         accessors = self._all("accessors")
         used = [primitive["attributes"]["POSITION"], primitive.get("indices")]
         stored = [
@@ -286,9 +289,10 @@ class _File:
     def _stored(
         self, described: dict[str, Any], dtype: np.dtype, count: int, width: int
     ) -> np.ndarray:
-        """Return the values [count, width] in a buffer view, a part of the file's binary data.
+        """Return an array [count, width] of type `dtype` from a part of the file's binary data.
 
-        `described` is JSON with the index of the view and the offset in the view.
+        The part is a glTF buffer view. `described` is a JSON object with the index of the view, and
+        the offset of the array in the view in bytes.
         """
         view = self._all("bufferViews")[_index(described["bufferView"])]
         content = self._buffer(_index(view["buffer"]))

@@ -32,8 +32,10 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 
     :func:`voxax.io.arrays.cloud_from_items` converts the file's arrays. The name of an array is
     the last part of its path in the file. ModelNet40's arrays (``data``, ``label``) contain many
-    clouds. In files of PILArNet, each event of a LArTPC (a particle detector) is a cloud: ``point``
-    has its points, with ``energy`` and ``time``, and ``cluster`` its labels and ``instance``.
+    clouds. In files of PILArNet, each event of a LArTPC (a particle detector) is a cloud. Its
+    points, with ``energy`` and ``time``, are in the data set ``point``. The data set ``cluster``
+    divides the points into clusters: a point gets the label of its cluster, and the attribute
+    ``instance`` is the index of its cluster.
     """
     h5py = import_extra(f"reading {path.suffix.lower()}", "hdf5", "h5py")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
@@ -49,9 +51,11 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
-    """Return the HDF5 data sets by the last part of their paths, or by whole paths if ambiguous.
+    """Return the data sets of an HDF5 file by name, without scalars.
 
-    Raise FileFormatError if data sets are larger than the file can hold, or in another file.
+    A name is the last part of a data set's path, or the whole path if two paths end in this part.
+    Raise FileFormatError if the data sets together are larger than the limit of
+    :func:`voxax.io.decoding.check_unpacked`, or if one of them is stored in another file.
     """
     found: dict[str, Any] = {}
 
@@ -77,9 +81,10 @@ def _is_list(h5py: ModuleType, item: Any) -> bool:
 
 
 def _check_heaps(path: Path) -> None:
-    """Raise FileFormatError if stored lists have impossible sizes, which make HDF5 loop forever.
+    """Raise FileFormatError if a heap, where HDF5 stores lists of any length, has impossible sizes.
 
-    Source: "Global Heap" of the HDF5 File Format Specification 3.0.
+    HDF5 loops forever on some of these sizes. Source: "Global Heap" of the HDF5 File Format
+    Specification 3.0.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
         heap = content.find(b"GCOL")
@@ -122,7 +127,8 @@ def _stored_bytes(
 ) -> Iterator[bytes]:
     """Yield the raw bytes of each chunk of the HDF5 data set `stored`, after decompression.
 
-    `plan` has the data set's creation properties. `row` is the number of bytes of one row.
+    `plan` is the data set's creation property list, an object of h5py. `row` is the number of bytes
+    of one row. Raise FileFormatError if the data are packed in another way than by gzip or lzf.
     """
     if plan.get_layout() == h5py.h5d.CONTIGUOUS:
         if (start := stored.id.get_offset()) is not None:

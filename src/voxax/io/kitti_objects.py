@@ -111,9 +111,10 @@ class Calibration:
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Convert boxes [M, 7] or [M, 9] in the scanner's frame to rows of KITTI's label format.
 
-        Return bool [M], whether the center of each box is in the image, and rows [K, 7] of the K
-        boxes for which it is; KITTI annotates no others. A row has height, width, length, the
-        middle of the bottom in the camera's frame, and the angle around the camera's y axis.
+        Only the K boxes whose center is in the image get a row, because KITTI annotates only them.
+        Return bool [M], whether a box gets a row, and the rows [K, 7]. A row has height, width,
+        length, the middle of the bottom in the camera's frame, and the angle around the camera's y
+        axis.
         """
         boxes = np.asarray(boxes, np.float64)[:, :7]
         seen = self.in_image(boxes[:, :3])
@@ -203,8 +204,9 @@ def read_calibration(
 def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
     """Read a label file ``label_2/*.txt`` as boxes in the scanner's frame.
 
-    Rows of the class ``DontCare`` have an image rectangle, and their boxes are all zeros. The
-    scores are the 16th column; without it they are None.
+    `calibration` gives the transform between the camera of the file and the scanner. A row of the
+    class ``DontCare`` has an image rectangle but no box, so its box is all zeros. The scores are
+    the 16th column of the file; if the file has 15 columns, the scores are None.
     """
     names, table = label_rows(path, (LABEL_COLUMNS, LABEL_COLUMNS + 1))
     unboxed = [name.lower() == NO_CARE for name in names]
@@ -258,8 +260,8 @@ def label_rows(
 class KittiLabels(KittiObjects):
     """The boxes of a KITTI label file, in the scanner's frame.
 
-    `upright` (KittiObjects) has the same boxes in the camera's frame with z up, as
-    :meth:`Calibration.found` returns them, computed directly from the numbers in the file.
+    `upright` is a ``KittiObjects`` with the same boxes in the camera's frame, but with z up, as in
+    the result of :meth:`Calibration.found`. It is computed directly from the numbers in the file.
     """
 
     upright: Any = None
@@ -333,11 +335,11 @@ class KittiObjectFolder(Layout):
         ]
 
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
-        """Return the folder ``training`` or ``testing`` that has the frame `name`.
+        """Return the folder that has the frame `name`: ``training`` or ``testing``.
 
-        This is ``testing`` if `needed` has no labels and ``training`` has no sweep of the frame.
-        `needed` are names of subfolders, such as ``calib``. Raise FileFormatError if one of these
-        subfolders has no file of the frame.
+        `needed` are the names of the subfolders with the frame's files, such as ``calib``. If
+        labels are needed, the folder is ``training``. Otherwise it is ``testing`` if ``training``
+        has no sweep of the frame. Raise FileFormatError if a subfolder has no file of the frame.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)

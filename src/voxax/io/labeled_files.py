@@ -68,8 +68,8 @@ def labeled_files(
 
     Scans of a pattern are sorted by name. A scan that matches several patterns is returned once. If
     a file next to the scan has the same name with an ending for labels, such as ``.label``, labels
-    are read from this file. ``.csv``, ``.npy``, ``.pt``, ``.pth``, ``.txt`` are scans only if the
-    pattern has one of these endings.
+    are read from this file. Files with the ending ``.csv``, ``.npy``, ``.pt``, ``.pth`` or
+    ``.txt`` may have other content, so they are scans only if the pattern has one of these endings.
     """
     found: dict[Path, LabeledFile] = {}
     for pattern in patterns:

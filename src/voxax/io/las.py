@@ -1,8 +1,8 @@
 """Read LAS and its compressed form LAZ, the exchange formats of airborne and mobile scanning.
 
 laspy reads the points, and lazrs or LASzip decompresses them. Before that, this module checks the
-sizes in a LAZ file: a decoder allocates as much memory as the file says it has chunks and layers,
-and if the allocation fails in lazrs (Rust), the process ends.
+sizes in a LAZ file. A decoder allocates memory for as many chunks and layers as the file states. If
+the allocation fails in lazrs (Rust), the process ends.
 
 Sources: ASPRS LAS Specification 1.4; Martin Isenburg, "LASzip: lossless compression of LiDAR data",
 2013; for the layers of the point formats 6 to 10, the file layout of LASzip 3.
@@ -109,11 +109,11 @@ def _chunk_table(stream: BinaryIO, start: int) -> int:
 def _checked_layers(
     path: Path, stream: BinaryIO, count: int, point: int, layers: int, start: int, end: int
 ) -> int:
-    """Check the sizes in the headers of all chunks with layers; return the number of points.
+    """Check the sizes of the chunks in a LAZ file with layers; return the number of points.
 
-    A chunk has its first point (`point` bytes), then its number of points and the sizes of its
-    `layers` layers. The chunks are between the offsets `start` and `end`. If `count`, the number of
-    points in the file's header, is 0, the points of all chunks are counted.
+    A chunk begins with its first point (`point` bytes), its number of points, and the sizes of its
+    `layers` layers. The chunks are between the byte offsets `start` and `end` of the file. `count`
+    is the number of points in the file's header. If it is 0, the points of all chunks are counted.
     """
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0

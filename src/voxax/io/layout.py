@@ -1,4 +1,4 @@
-"""The base class of all data sets in a folder, which gives their classes, splits and scans."""
+"""The base class for data sets in folders: it lists the classes, splits and scans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLITS = ("train", "validation", "test")
 
 
 class PathTask:
-    """Base class of dataclasses that read one scan; their ``str`` is the first field, a path."""
+    """Base class of tasks that are dataclasses; ``str(task)`` is the first field, a path."""
 
     def __str__(self) -> str:
         return next(iter(vars(self).values()))
@@ -69,9 +69,10 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that have one.
+    """Return a list of `folder` if it contains `mark`, otherwise of the subfolders that contain it.
 
-    If no folder contains `mark`, raise FileFormatError, which says that `folder` has no `what`.
+    `mark` is the relative path of a file or folder. If no folder contains it, raise FileFormatError
+    with the message that `folder` has no `what`.
     """
     found = [folder] if (folder / mark).exists() else []
     found = found or sorted(own for own in folder.glob("*") if (own / mark).exists())
@@ -81,7 +82,7 @@ def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
 
 
 def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
-    """Return the index in `ids` of each class id in `raw` [N], int32 [N]; -1 for an unknown id."""
+    """Convert class ids `raw` [N] to indices into `ids`, int32 [N]; -1 for an id not in `ids`."""
     order = np.argsort(ids)
     known = np.asarray(ids)[order]
     place = np.minimum(np.searchsorted(known, raw), len(known) - 1)

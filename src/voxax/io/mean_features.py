@@ -52,7 +52,11 @@ class MeanFeatures:
         return sum(own[name] if name in own else attribute_width(name) for name in self.features)
 
     def __call__(self, cloud: PointCloud) -> Example:
-        """Convert a cloud to an `Example`; its ``inverse`` is -1 for points outside the box."""
+        """Convert a cloud to an `Example`; its ``inverse`` is -1 for points outside the box.
+
+        Raises:
+          InputError: no point is inside the box, or an attribute is missing.
+        """
         inside = np.ones(len(cloud), bool)
         if self.low is not None and self.high is not None:
             positions = cloud.positions

@@ -183,9 +183,9 @@ def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
 def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
     """Parse the words of an OFF file with any line breaks; return the same as :func:`_by_line`.
 
-    The colors of faces are empty, because a color looks like a further face. `widths` are the
-    possible numbers of words of a corner. The first one for which the last face ends at the last
-    word is used. If there is none, ``widths[0]`` is used.
+    The colors of faces are empty, because a color cannot be distinguished from the next face.
+    `widths` are the possible numbers of words of a corner. The first width is used with which the
+    last face ends exactly at the last word. If there is none, ``widths[0]`` is used.
     """
     found: list[tuple] = []
     for width in widths:

@@ -43,9 +43,9 @@ def number_columns(
 def number_rows(
     path: Path, lines: Iterator[bytes], count: int, kinds: Sequence[np.dtype]
 ) -> list[np.ndarray]:
-    """Parse the next `count` rows of the iterator `lines` into columns, as :func:`number_columns`.
+    """Parse the next `count` lines of text into columns [N], one for each dtype in `kinds`.
 
-    If `lines` has fewer rows, the columns are shorter.
+    If `lines` ends earlier, the columns are shorter. Otherwise see :func:`number_columns`.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     found = 0

@@ -166,7 +166,10 @@ def read_npy_labels(
 
 
 def is_points(path: Path) -> bool:
-    """Return whether a ``.npy`` file's array has the shape of points; if not, it may be labels."""
+    """Return whether the array of a ``.npy`` file can be points.
+
+    Points are a structured array, or an array of 2 or more axes whose last one has length 3 to 16.
+    """
     array = read_npy_array(path)
     return array.dtype.names is not None or (
         array.ndim > 1 and 3 <= array.shape[-1] <= MOST_COLUMNS
@@ -174,7 +177,11 @@ def is_points(path: Path) -> bool:
 
 
 def read_npy_array(path: Path) -> np.ndarray:
-    """Memory-map the array of a ``.npy`` file, after checking its size and that it has numbers."""
+    """Memory-map the array of a ``.npy`` file, without reading its values.
+
+    Raise FileFormatError if the array has Python objects, or if the file is too small for the
+    array.
+    """
     with reading(path, "NPY"), path.open("rb") as stream:
         shape, fortran, dtype = _header(stream)
         if dtype.hasobject or dtype.itemsize == 0 or min(shape, default=0) < 0:

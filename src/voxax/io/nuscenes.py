@@ -211,8 +211,8 @@ class NuscenesTables:
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
         """Return the key frames of `scenes` (names such as ``scene-0061``) in order of time.
 
-        Each key frame has `sweeps` sweeps: its own and the ones before. At the start of a scene,
-        there are fewer.
+        A key frame consists of its own sweep and the ``sweeps - 1`` sweeps before it, or of fewer
+        sweeps at the start of a scene.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -371,10 +371,11 @@ def _pose(row: Row) -> Pose:
 def _objects(
     tables: NuscenesTables, sample: str, scanner: Pose
 ) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
-    """Return a sample's objects in the scanner's frame and in the world's, and its bicycle racks.
+    """Return a sample's objects in two frames, the scanner's and the world's, and bicycle racks.
 
-    Objects have a detection class, and boxes [M, 9] that are upright in the frame of the result.
-    The racks are in the world's frame. `scanner` is the transform from the world to the scanner.
+    Only objects with a detection class are returned. Their boxes [M, 9] are upright in the frame of
+    the result. The racks are in the world's frame. `scanner` is the transform from the world's
+    frame to the scanner's.
     """
     frames: tuple[list[Any], list[Any]] = ([], [])
     classes, attributes, points, racks = [], [], [], []
@@ -419,8 +420,9 @@ def _objects(
 def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
     """Return the velocity [3] of an annotated object in the world's frame, in m/s.
 
-    It is computed from the previous and the next annotation of the object. `row` replaces one of
-    them that is missing. The velocity is NaN if both are missing, or too far apart in time.
+    `row` is an annotation of the object. The velocity is computed from the positions in the
+    previous and the next annotation of the object. If one of them is missing, `row` replaces it.
+    The velocity is NaN if both are missing, or if they are too far apart in time.
     """
     before, after = row["prev"], row["next"]
     unknown = np.full(3, np.nan)
@@ -439,7 +441,7 @@ class Nuscenes(Layout):
     """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
 
     The argument `folder` is as for :class:`NuscenesTables`. The argument `sweeps` is the number of
-    sweeps that are joined for each key frame: its own and the ones before.
+    sweeps that are joined for each key frame: its own sweep and the ``sweeps - 1`` before it.
     """
 
     task = "detect"

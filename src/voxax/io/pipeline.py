@@ -40,15 +40,15 @@ _ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 
 
 class Pipeline(Generic[Item, Result]):
-    """Apply a function to items in worker processes; results come in the order of the items.
+    """Callable that applies a function to items in worker processes, with results in item order.
 
     Args:
-      make: function from an item to its result, the example; it must be picklable.
+      make: function that returns the result for an item, such as an example; it must be picklable.
       workers: number of processes; 0 runs `make` in this process.
-      prefetch: number of examples that are prepared before they are needed.
+      prefetch: number of results that are prepared before they are needed.
 
     Use it as a context manager; its end stops the workers. If `make` raises an error for an item,
-    the error is raised in place of that item's example.
+    the error is raised in place of that item's result.
 
     Raises:
       InputError: more than 256 workers, or fewer than 0.
@@ -112,9 +112,9 @@ def _without_interrupts() -> Iterator[None]:
 
     A worker inherits the blocked signals. Otherwise Ctrl-C would print a traceback in a worker that
     imports modules and does not ignore Ctrl-C yet. SIGTERM or SIGHUP to the process group would end
-    a worker that the parent still needs. In the parent, Ctrl-C is delayed, because an interrupted
-    start of a worker prints a traceback too. Blocking Ctrl-C in one thread of the parent is not
-    enough, because another thread may receive the signal.
+    a worker that the parent still needs. An interrupted start of a worker would also print a
+    traceback in the parent, so Ctrl-C is delayed there. It is not only blocked in this thread,
+    because another thread of the parent may receive the signal.
     """
     with uninterrupted():
         if not hasattr(signal, "pthread_sigmask"):  # on Windows
@@ -132,8 +132,8 @@ def _without_interrupts() -> Iterator[None]:
 def set_up_worker(*worker: object) -> None:
     """Set up a worker process: handle signals, use one NumPy thread, and end when the parent ends.
 
-    Ctrl-C, SIGTERM and SIGHUP reach the whole process group, but only the parent handles them. A
-    SIGTERM still ends the worker, some seconds later.
+    Signals such as Ctrl-C reach the whole process group, but the parent handles them and ends its
+    workers. The worker therefore ignores Ctrl-C, and a SIGTERM ends it only after some seconds.
 
     Args:
       worker: number of the worker, which grain passes; unused.
@@ -159,7 +159,7 @@ def _end_soon(number: int, frame: object) -> None:
 
 
 class GrainPipeline(Generic[Item, Result]):
-    """Apply a function to a sequence in grain's worker processes; results come in order.
+    """Callable that applies a function to a sequence in grain's worker processes, in order.
 
     Each worker has a copy of the sequence and takes items from it, so only results pass between
     processes. This also works for a sequence that computes its items, such as
@@ -171,6 +171,7 @@ class GrainPipeline(Generic[Item, Result]):
 
     Raises:
       MissingExtraError: grain is not installed.
+      InputError: more than 256 workers, or fewer than 0.
     """
 
     def __init__(

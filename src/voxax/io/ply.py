@@ -388,9 +388,10 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
 
 
 class _Canonical:
-    """A PLY file as a stream that has ``header.canonical()`` in place of the file's own header.
+    """A PLY file as a stream with the header text ``header.canonical`` in place of the file's own.
 
-    `read` returns the new header first, then the data. ``tell`` and ``seek`` ignore the new header.
+    `read` returns this text first, then the data of the file. ``tell`` and ``seek`` are about
+    positions in the file.
     """
 
     def __init__(self, header: PlyHeader, data: BinaryIO) -> None:

@@ -192,17 +192,18 @@ def as_labels(values: ArrayLike) -> np.ndarray:
 def to_uint8(colors: np.ndarray) -> np.ndarray:
     """Convert colors of any usual scale to uint8 (0 to 255) of the same shape.
 
-    | values in the whole array | assumed scale |
+    | values in the whole array | conversion |
     |---|---|
-    | uint8, and int8 with the same bits | unchanged |
-    | floats up to 1; or up to 2 if some are between 0 and 1 | 0 to 1: times 255 |
-    | floats of -1 to 1, some below -0.1 | -1 to 1, as ScanNet is stored for PyTorch |
-    | floats with a value above 1023 | 0 to 65535: the low byte is dropped |
-    | other floats | 0 to 255 |
-    | wider integers with a value above 255 | 0 to 65535: the low byte is dropped |
-    | wider integers up to 255, which many scanners write into LAS | unchanged |
+    | uint8 | none |
+    | int8 | the bits are taken as uint8 |
+    | floats from -1 to 1, some below -0.1, as ScanNet is stored for PyTorch | -1..1 to 0..255 |
+    | other floats up to 1; or up to 2 if some are between 0 and 1 | 0..1 to 0..255 |
+    | floats with a value above 1023 | 0..65535 to 0..255 |
+    | other floats | rounding |
+    | wider integers with a value above 255 | 0..65535 to 0..255 |
+    | wider integers up to 255, which many scanners write into LAS | none |
 
-    Values outside the scale are clipped, and NaN becomes 0.
+    Results outside 0..255 are clipped. NaN and infinity become 0.
     """
     if colors.dtype == np.uint8:
         return colors

@@ -79,7 +79,7 @@ class ArrayFolder(Layout):
 
     Attributes:
       labels: the name of the file of labels in a scene's folder.
-      splits: the names of the folders of scenes, by the name of the split.
+      splits: for each split, such as ``train``, the names of the folders that contain its scenes.
     """
 
     attributes = tuple(ATTRIBUTES.values())

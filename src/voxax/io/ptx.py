@@ -34,7 +34,8 @@ def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
 
     Cells without a measurement, whose position is 0 0 0, are left out. Colors become ``rgb``.
     A column that some scans lack is left out. If several scans are read, the attribute ``item`` is
-    the index of each point's scan. ``options.item`` is the index of the only scan to read.
+    the index of each point's scan. ``options.item`` is the index of the only scan to
+    read; None reads all scans.
     """
     with reading(path, "PTX"), path.open("rb") as stream:
         size, scans = path.stat().st_size, list[dict[str, np.ndarray]]()

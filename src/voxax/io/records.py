@@ -87,8 +87,9 @@ def check_width(path: Path, width: int) -> None:
     """Raise FileFormatError if a file probably does not have `width` columns of float32.
 
     Neighbors in a scan are near each other, so a number usually differs little from the number in
-    the same column of the record before. `width` is rejected if another number of columns
-    divides the size of the file too, and its differences are smaller or nearly as small.
+    the same column of the previous record. The error is raised if another number of columns divides
+    the file's size and makes these differences smaller or nearly as small. It is also raised if too
+    many numbers are tiny or huge. A file whose size `width` does not divide is not checked.
     """
     size = path.stat().st_size
     if size % (4 * width):
@@ -116,9 +117,10 @@ def check_width(path: Path, width: int) -> None:
 
 
 def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray) -> bool:
-    """Return whether records of `other` numbers are about as plausible as records of `width`.
+    """Return whether a file may have records of `other` numbers instead of `width` numbers.
 
-    `numbers` are the first numbers of the file, and `step` is ``_steps(numbers)``.
+    `numbers` are the first numbers of the file, and `step` is ``_steps(numbers)``, which tells how
+    much successive records differ.
     """
     if other % width == 0:
         # A multiple has small differences too. If `other` is right, x and y of some rows of `width`
@@ -133,10 +135,10 @@ def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray)
 def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
     """Return whether column `axis` of records of `width` numbers is a single quantity.
 
-    Records of `other` numbers, a multiple of `width`, would split it into several columns. For a
-    single quantity, these columns have similar distributions: each median is within the range (5%
-    to 95%) of every other column, and the widest range is at most 8 times the narrowest. The
-    distributions need not be equal, because some sensors fire beams in turn.
+    `other` is a multiple of `width`, so records of `other` numbers split the column into several
+    columns. For a single quantity, these have similar distributions: each median is within the
+    range (5% to 95%) of every other column, and the widest range is at most 8 times the narrowest.
+    The distributions need not be equal, because some sensors fire beams in turn.
     """
     rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -148,10 +150,12 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return ``{number of columns: difference of successive records}`` for all possible numbers.
+    """Return how much successive records differ, for each possible number of columns.
 
-    The difference is the mean squared difference of the ranks of the numbers, averaged with that of
-    the ranks of their absolute values, and scaled so that random noise gives 1.
+    The result is ``{number of columns: difference}``. All numbers are replaced by their ranks. The
+    difference is the mean squared difference between ranks in the same column of successive
+    records, scaled so that random noise gives 1. The ranks of the absolute values give a second
+    such mean, and the result is the average of both.
     """
     finite = np.where(np.isfinite(numbers), numbers, 0)
     ranks = [_ranks(finite), _ranks(np.abs(finite))]
@@ -217,8 +221,8 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring (laser beam).
 
-    The ring becomes int32; an invalid ring becomes -1. ``options.columns`` replaces these columns,
-    as for :func:`read_bin`.
+    The ring becomes int32; an invalid ring becomes -1. If the file has other columns, give them as
+    ``options.columns``; then :func:`read_bin` reads it, and a ring remains float32.
     """
     if options.columns is not None:
         return read_bin(path, options)

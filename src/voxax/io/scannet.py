@@ -98,7 +98,10 @@ class ScanNetScene(PathTask):
         return replace(cloud, labels=labels, attributes=cloud.attributes | more).select(finite)
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return labels int32 [N] of the N = `vertices` points, and more attributes by name."""
+        """Return the labels of the N mesh vertices, int32 [N], and further attributes by name.
+
+        `vertices` is the number N.
+        """
         labeled = read_ply_vertices(existing_file(self.labels))
         if labeled.labels is None:
             raise FileFormatError(f"the vertices of {self.labels} have no property label")

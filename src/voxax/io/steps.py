@@ -22,13 +22,13 @@ class Steps(Sequence[Made], Generic[Made]):
     """Sequence of training steps: item i is ``make(scenes, seeds)`` of step ``begin + i``.
 
     An epoch takes all scenes once, in a new random order. Several processes divide the scenes of
-    every step, and a process reads only its part. Together, they take the same scenes with the same
-    seeds as a single process. To resume a run, set `begin` to the next step.
+    every step, and a process reads only its part. Together, the processes take the scenes and the
+    seeds that a single process would take. To resume a run, set `begin` to the next step.
 
     Args:
       scenes: all scenes, in the same order in every process.
-      make: function of a step's scenes in this process and an augmentation seed for each scene. It
-          returns an item for a pipeline's workers.
+      make: function that returns the item of a step, which a pipeline's workers process. Its
+          arguments are this process's scenes of the step, and an augmentation seed for each scene.
       batch_size: number of scenes in a step, summed over all processes.
       steps: total number of steps of the run.
       seed: seed of the order of scenes and of the augmentation.

@@ -46,7 +46,7 @@ class Submission(abc.ABC):
         """Write the prediction for one scan.
 
         Args:
-          scan: the function object that read the scan, as :class:`voxax.io.layout.Layout` returns.
+          scan: the task that read the scan, from :meth:`voxax.io.layout.Layout.scans`.
           read: what ``scan()`` returned, with N points.
           found: the predicted class of each point, int [N]; or predicted boxes with class names and
             scores, :class:`voxax.detection.Objects`, in the frame of the points.
@@ -58,9 +58,10 @@ class Submission(abc.ABC):
 
 
 def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) -> np.ndarray:
-    """Expand `values`, one for each row with finite `positions`, to all rows of `positions` [N, 3].
+    """Return an array [N] with `values` at the finite rows of `positions` [N, 3], else `missing`.
 
-    The other rows get the value `missing`.
+    `values` has one value for each finite row, in order. Another number of values raises
+    FileFormatError with the scan's `path`.
     """
     finite = np.isfinite(positions).all(axis=1)
     if finite.sum() != len(values):
@@ -95,7 +96,11 @@ class SemanticKittiSubmission(Submission):
 
 
 class LidarsegSubmission(Submission):
-    """Write nuScenes ``lidarseg/SET/TOKEN_lidarseg.bin``: uint8, the 16 classes as 1 to 16."""
+    """Write ``lidarseg/SET/TOKEN_lidarseg.bin`` for nuScenes: uint8, the 16 classes as 1 to 16.
+
+    SET is the split's name in nuScenes, such as ``val``, and TOKEN is the identifier of the sweep.
+    :meth:`close` adds ``SET/submission.json``, which names the sensors that were used.
+    """
 
     def add(self, scan: LidarsegScan, read: Any, found: np.ndarray) -> None:
         rows = records(Path(scan.points), "<f4", len(NUSCENES_FIELDS), "sweep")

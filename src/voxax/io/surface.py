@@ -28,9 +28,10 @@ def sample_surface(
           `vertices` has no labels.
 
     Returns:
-      N points with the attributes and labels, and also ``normals`` (float32 [N, 3]) and ``face``
-      (int32 [N], the index of each point's triangle). Normals are interpolated from the vertices if
-      the vertices have normals, otherwise they are perpendicular to the triangle.
+      N points with the attributes and labels of `vertices` and `of_triangles`, and the attributes
+      ``normals`` (float32 [N, 3]) and ``face`` (int32 [N], the index of each point's triangle).
+      Normals are interpolated from the vertices if the vertices have normals, otherwise they are
+      perpendicular to the triangle.
     """
     points, source = options.points, vertices.source
     if points < 1:

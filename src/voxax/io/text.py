@@ -168,7 +168,10 @@ def _split(text: str, delimiter: str) -> list[str]:
 
 
 def _number(field: str, delimiter: str) -> float | None:
-    """Parse a field: return a number, NaN for a missing number, or None for text."""
+    """Convert the text of a field to a number; NaN for a missing number, None for other text.
+
+    The text may have a decimal comma if `delimiter`, the text between fields, is not a comma.
+    """
     try:
         return float(field.replace("_", "?"))
     except ValueError:

@@ -2,9 +2,9 @@
 
 Every primitive is a unit shape that is scaled, rotated about z and moved. To intersect rays with a
 primitive, the rays are transformed into the frame of the unit shape. Their direction is not
-normalized again in this frame, so ray parameters are meters of the original ray. Vectors have
-their components on the first axis, ``[3, n]``, so that each component is contiguous. Ray arrays
-are float64.
+normalized again in this frame, so distances along a ray remain meters. Vectors have their
+components on the first axis, ``[3, n]``, so that each component is contiguous. Ray arrays are
+float64.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ class SolidBuilder:
         penetration: float = 0.0,
         turn: float = 0.0,
     ) -> None:
-        """Add one primitive of an object at ``pose``; :class:`Solids` explains the arguments.
+        """Add one primitive of an object at ``pose``.
 
         ``offset`` is the primitive's center and ``turn`` is its yaw, both in the object's frame.
+        The other arguments are the attributes of :class:`Solids` for this primitive.
         """
         c, s = np.cos(pose.yaw), np.sin(pose.yaw)
         x = pose.x + c * offset[0] - s * offset[1]
@@ -228,7 +229,10 @@ def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """Rotate vectors ``[3, n]`` by ``-yaw`` (``[n]``, radians) about z, into primitives' frames."""
+    """Rotate vector ``i`` of ``[3, n]`` by ``-yaw[i]`` radians about z, and return all, ``[3, n]``.
+
+    This converts vectors from the world's axes to the axes of primitives with these yaws.
+    """
     c, s = np.cos(yaw), np.sin(yaw)
     x, y = vector[0], vector[1]
     return np.stack([c * x + s * y, c * y - s * x, np.broadcast_to(vector[2], np.shape(c * x))])
@@ -245,9 +249,10 @@ def entry(interval: Interval) -> np.ndarray:
 
 
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return the absolute cosines ``[n]`` between ray ``i`` and the normal of primitive ``i``.
+    """Return the absolute cosine between ray ``i`` and the normal where it hits primitive ``i``.
 
-    ``point`` has the points of the hits, and ``direction`` the rays' unit vectors, both ``[3, n]``.
+    The result is ``[n]``. ``point`` has the positions of the hits, and ``direction`` the rays' unit
+    vectors, both ``[3, n]``.
     """
     half = solids.half.T
     local = to_local(point - solids.center.T, solids.yaw) / half

@@ -222,7 +222,10 @@ class Layout:
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add an object of class `label` at `place`; ``draw(put, rng, *told)`` adds its solids."""
+        """Add an object of class `label` at `place`; ``draw(put, rng, *told)`` adds its primitives.
+
+        `told` are more arguments of `draw`, such as the object's length and height.
+        """
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
@@ -246,10 +249,10 @@ class Layout:
         return not bool(np.any((along < radius) & (across < radius)))
 
     def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
-        """Return whether a rectangle at `place` is on no roadway and no sidewalk.
+        """Return whether a rectangle at `place` is off all roadways and off the sidewalks.
 
-        `hx` and `hy` are half its sides. The sidewalk of street `index` is allowed, except for the
-        0.5 m next to the curb.
+        `hx` and `hy` are half the sides of the rectangle in meters. It may be on the sidewalk of
+        street `index`, at least 0.5 m from the curb.
         """
         x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
@@ -262,7 +265,10 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Place houses with gaps and gardens, or mainly gardens, along street ``index``."""
+        """Place houses and gardens along both sides of street ``index``.
+
+        Most sides have mainly houses with gaps, and some sides have mainly gardens.
+        """
         rng = self.rng
         for side in SIDES:
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])
@@ -322,7 +328,7 @@ class Layout:
                 self._stand(plant, (x, y, rng.uniform(-np.pi, np.pi)), 0.5)
 
     def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
-        """Place a small object unless `place` is taken or at the sensor; return True if placed.
+        """Place a small object if `place` is free and not near the sensor; return True if placed.
 
         ``draw(put, rng)`` adds the object's primitives. The object occupies a square with sides of
         ``2 * radius`` meters.
@@ -383,9 +389,9 @@ class Layout:
                 along += rng.uniform(8.0, 32.0)
 
     def _pavement(self, reach: float, edge: float) -> tuple[Street, float, float]:
-        """Return a random street, and the coordinates along and across of a place on its sidewalks.
+        """Return a random point on a sidewalk: the street, and the coordinates along and across it.
 
-        The place is at least ``edge`` meters from the curb, and at most ``reach`` meters along the
+        The point is at least ``edge`` meters from the curb, and at most ``reach`` meters along the
         street from the sensor.
         """
         rng = self.rng

@@ -102,8 +102,9 @@ class Sensor:
     def rays(self, rng: Rng) -> RayGrid:
         """Return the rays of one revolution; the start azimuth and each ring's offset are random.
 
-        The rings of real sensors also fire at slightly different azimuths. Because of the offsets,
-        a thin pole is not between the same two columns of every ring.
+        The offset rotates all rays of a ring by up to half a step, because the beams of real
+        sensors also fire at slightly different azimuths. Without offsets, a thin pole could lie
+        between two neighboring rays in every ring.
         """
         step = 2.0 * np.pi / self.azimuth_steps
         phase = float(rng.uniform(-np.pi, np.pi))
@@ -149,7 +150,10 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 def _windows(
     solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float
 ) -> tuple[np.ndarray, ...]:
-    """Return the window of rays that may hit a primitive, for each primitive that rays can hit.
+    """Return, for each primitive that rays can hit, the window of rays that may hit it.
+
+    A window is a range of rings and a range of steps of `grid`. ``origin`` is the start of all
+    rays, ``float64[3]``.
 
     Returns:
       ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
@@ -256,8 +260,9 @@ def _reflect(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return labels ``int32[n]``, reflectivities and cosines ``float64[n]`` of ``n`` hits.
 
-    The cosine is between ray and surface normal. ``direction`` has the rays and ``point`` the hits,
-    both ``[3, n]``. ``solid`` is the row of the primitive, or -1 for the ground, ``int64[n]``.
+    The cosine is between ray and surface normal. ``direction`` has the unit vectors of the rays,
+    and ``point`` the positions of the hits, both ``[3, n]``. ``solid`` (``int64[n]``) is the row of
+    the primitive that a ray hits, or -1 for the ground.
     """
     label = np.full(len(solid), GROUND, np.int32)
     shade, cosine = np.zeros(len(solid)), np.ones(len(solid))
