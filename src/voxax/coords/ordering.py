@@ -57,7 +57,9 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
-    """Return the columns of a table with its rows sorted lexicographically; keys are distinct.
+    """Return the columns of a table with its rows sorted by their distinct keys.
+
+    The key of a row is its entries in the first ``num_keys`` columns; keys sort lexicographically.
 
     Args:
       columns: ``int32[N]`` each; row i is the i-th entry of all columns.

@@ -53,9 +53,9 @@ class Plan:
       adjoints: transposed maps that the network needs and that are the adjoint of a record, so
         that no map is built for them.
       views: recipes of the other arrays of maps that convolution kernels need.
-      on_ladder: True takes few capacities in coarse steps, as on CPUs, where padding costs memory
-        but no time. False rounds the count of a level that is not fitted up by
-        :func:`voxax.bucket_capacity`.
+      on_ladder: True chooses from few capacities in coarse steps, as on CPUs, where padding costs
+        memory but no time. False rounds numbers of rows up by :func:`voxax.bucket_capacity`, for
+        inputs and for levels that are not fitted.
     """
 
     records: tuple[MapRecord, ...]
@@ -311,9 +311,10 @@ def plan(
     """Build every kernel map that ``model(voxels)`` needs, and return the voxels with the maps.
 
     The capacities of the model's levels are fitted to ``samples`` if there are any. Otherwise, on
-    CPUs, they follow from the capacity of the voxels, so that clouds of one capacity share a
-    program; on accelerators the number of voxels of each level is rounded up. For many clouds make
-    one :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
+    CPUs, they follow from the capacity of the voxels, so that inputs of one capacity share a
+    program. On accelerators, the number of voxels of each level is rounded up. For many inputs make
+    one :class:`Plan` by ``Plan.record(model, voxels).fitted(samples)``, and call its
+    :meth:`Plan.attach` for each input.
 
     Args:
       model: a module or function of Voxels; it is traced, not run.
@@ -345,10 +346,11 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A placeholder for attached maps, which marks a traced model's input and what comes from it.
+    """A placeholder for attached maps that marks voxels derived from the input of a traced model.
 
-    The recorder is part of the pytree's structure. So JAX traces a jitted function anew if it takes
-    marked voxels, and the function's maps are recorded. JAX takes other functions from its cache.
+    The recorder is part of the pytree's structure. So JAX traces a jitted function again if its
+    arguments are marked voxels, and the kernel maps of the function are recorded. Jitted functions
+    of other arguments are taken from JAX's cache.
     """
 
     recorder: _Recorder | None = None
@@ -377,10 +379,10 @@ class _Recorder:
         return isinstance(attached, _Watched) and attached.recorder is self
 
     def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
-        """Note a requested kernel map, and number the level of its output voxels. Return the map.
+        """Record a requested kernel map, and return it with the number of its output's level.
 
         The number becomes the ``level`` of the returned map's output geometry. A map whose input
-        voxels do not come from the model's input is returned unchanged.
+        voxels do not come from the model's input is returned unchanged and not recorded.
         """
         geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
         if not self._is_watched(geometry):  # voxels that do not come from the input
@@ -404,7 +406,7 @@ class _Recorder:
         return self._numbered[id(kernel_map)][1]
 
     def finish(self) -> None:
-        """Convert the noted maps to records. Call it at the end of the trace of the model."""
+        """Make ``records`` from the maps seen so far. Call it when the model has been traced."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
             keys = kernel_map.memo.names()
