@@ -55,12 +55,12 @@ class RowKeys:
 
 
 def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
-    """Return the lists of rows with smaller coordinates, between which the same rows are neighbors.
+    """Return the lists of rows with coordinates moved closer together, so that keys may exist.
 
     Each of ``lists`` is ``int[n, W]``. On every axis, the coordinates of all lists are sorted, and
     differences of consecutive ones are limited to ``reach + 1``. So differences up to ``reach``
-    stay the same, and larger ones stay larger than ``reach``. The offset of a neighbor is at most
-    ``reach`` on every axis.
+    stay the same, and larger ones stay larger than ``reach``. A search for neighbors with offsets
+    up to ``reach`` then gives the same results.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
     for axis in range(lists[0].shape[1]):

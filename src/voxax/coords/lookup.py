@@ -93,7 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return the result of :func:`find_rows` in a tuple, by the native neighbor search."""
+    """Return the result of :func:`find_rows` in a tuple, computed by the native library."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -318,7 +318,7 @@ def _merge_neighbors(
     offsets: Offsets,
     ordered: bool = False,
 ) -> tuple[jax.Array]:
-    """Return the result of :func:`find_neighbors` in a tuple, by merging both lists natively."""
+    """Return the result of :func:`find_neighbors` in a tuple, computed by the native library."""
     del ordered  # the native kernel tests the order itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)

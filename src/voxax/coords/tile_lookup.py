@@ -139,7 +139,7 @@ def _key_sizes(
     starts: jax.Array,
     last_step: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return a factor for each of the W words of a row, and which tiles have unique keys.
+    """Return the factors from which keys of rows are computed, and which tiles have unique keys.
 
     The key of a row is its index, in lexicographic order, in the box around all rows and queries,
     modulo ``2**32``: ``key = sum_w row[w] * sizes[w]``. If fewer than ``2**32`` cells of the box
@@ -152,7 +152,8 @@ def _key_sizes(
       last_step: the last tap of the columns, as a step along the last axis.
 
     Returns:
-      ``int32[W]``, the factors ``sizes``; ``bool[tiles]``, whether the keys of a tile are unique.
+      ``int32[W]``, the factors ``sizes``, one for each column of the rows; and ``bool[tiles]``,
+      whether the keys of a tile are unique.
     """
     (least, most), (first, last) = ranges
     along = jnp.zeros_like(least).at[-1].set(last_step)
@@ -256,14 +257,13 @@ def _search(
     """Return the row at each query plus step, or -1: complete ``table`` by searching more blocks.
 
     A tile has TILE queries, and a block has TILE rows. A window is a few consecutive blocks, which
-    are compared with a tile at a time. The first window of each tile was searched before.
+    are compared with a tile at a time. The first window of each tile is not searched here.
 
     Args:
       blocks: ``int32[blocks, W, TILE]``, the rows, followed by a window of padding.
-      first, number: ``int32[columns, tiles]``, the first block that may have rows for each tile,
-        and the number of such blocks.
-      table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in the first window of each
-        tile, or -1.
+      first, number: ``int32[columns, tiles]``, the block at which the first window of each tile
+        begins, and the number of blocks in all windows of the tile.
+      table: ``int32[columns, tiles, len(steps), TILE]``, rows found in the first windows, or -1.
       query: function from indices ``int32[V]`` of tiles, counted through all columns, to the
         queries ``int32[V, W, TILE]`` of these tiles.
       steps: steps along the last of the W axes.

@@ -87,7 +87,7 @@ class KernelMap:
     A table that you make yourself must follow two rules, because gradients read it backwards. Each
     entry is -1 or an input row. No input row occurs twice in a column, which belongs to one kernel
     offset. Concrete arrays are checked. Traced arrays cannot be checked: an invalid entry counts as
-    -1, and if an input row occurs twice in a column, its gradient lacks one of the two terms.
+    -1, and if an input row occurs twice in a column, its gradient has only one of the two terms.
 
     Attributes:
       in_geometry: coordinates of the input voxels, without attached maps. For one shard of a scene
@@ -207,9 +207,9 @@ class KernelMap:
 
         Args:
           name: name of an array in ``views``; or ``transposed_neighbors int32[in_capacity, K]``,
-            the output row that each input row feeds through each tap, or -1; or ``pairs`` or
-            ``pair_starts``, see :func:`list_pairs`.
-          view: the recipe of an array with any other name.
+            the output row that reads each input row under each kernel offset, or -1; or ``pairs``
+            or ``pair_starts``, see :func:`list_pairs`.
+          view: the recipe of the array; needed for all other names.
 
         Raises:
           KeyError: ``view`` is None and no array has this name; the message lists the known names.
@@ -289,7 +289,7 @@ class KernelMap:
         return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo, check=False)
 
     def within(self, size: jax.Array) -> KernelMap:
-        """Return the map with a kernel size per output row, without kernel offsets outside of it.
+        """Return the map in which the kernel of each output row is cut to a size of its own.
 
         Size s covers offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
 

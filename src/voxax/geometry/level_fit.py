@@ -35,8 +35,8 @@ class LevelFit:
     """A function from the capacity of a network's input to the capacity of one of its levels.
 
     If the input capacity occurred among the samples, the result is taken from ``seen``. Otherwise
-    it is ``exp(intercept + slope * log(capacity))``, which is enough for every sample. Results are
-    rounded up to a multiple of 8.
+    it is ``exp(intercept + slope * log(capacity))``, an upper bound that is fitted to all samples.
+    Results are rounded up to a multiple of 8.
 
     Attributes:
       slope, intercept: coefficients of the formula. The slope depends on the scenes, because

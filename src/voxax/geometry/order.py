@@ -76,9 +76,9 @@ def curve_order(
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
-    """Return ``coords`` with each scene moved and scaled so that it fills the coordinate range.
+    """Return ``coords`` with each scene moved and scaled up inside the coordinate range.
 
-    The lowest corner of a scene moves to the lowest corner of the range. The factor is the largest
+    The lowest corner of a scene moves to the lowest corner of the range. The scale is the largest
     power of two for which the scene stays inside the range.
     """
     valid = (coords[:, 0] != PAD)[:, None]

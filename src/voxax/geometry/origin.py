@@ -121,7 +121,7 @@ _Place = Origin | tuple[float, ...]
 
 
 def shift(origin: _Place, own: _Place, ndim: int) -> Any:
-    """Return ``origin - own`` as ``float32[3, D]``, whose sum over axis 0 is meant; () is zero."""
+    """Return ``float32[3, D]``, whose sum over the first axis is ``origin - own``; () is zero."""
     zero = np.zeros((3, ndim), np.float32)
     to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
     return to if of is zero else to - of
@@ -130,8 +130,8 @@ def shift(origin: _Place, own: _Place, ndim: int) -> Any:
 def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any]:
     """Subtract an origin from float64 positions, and return what is still to be subtracted.
 
-    Only a NumPy array of float64 is changed. Its origin is subtracted in float64, and nothing is
-    left to subtract. If the origin is traced, its value is unknown, so the array's
+    Only a NumPy array of float64 is changed. The origin is subtracted from it in float64, and zero
+    is left to subtract. If the origin is traced, its value is unknown, so the array's
     :func:`near_origin` is subtracted instead, and the result is float32. Other arrays are returned
     as they are.
 

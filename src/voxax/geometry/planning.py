@@ -201,12 +201,13 @@ class Plan:
         Args:
           voxels: concrete voxels. NumPy arrays give NumPy results, without use of a device.
           maps: False attaches only the capacities and builds no maps.
-          grow: what to do if a level needs more rows than its fitted capacity. False raises. True
-            takes larger capacities. On CPUs these are the capacities of a plan that is not fitted.
-            On accelerators they are the fitted capacities for the next larger input that suffices;
-            if inputs about 16 times as large do not suffice, they are those of CPUs.
-          capacity: rows of the result, for instance from :meth:`capacity`; None takes the capacity
-            of ``voxels``.
+          grow: what to do if a level needs more rows than its fitted capacity. False raises an
+            error. True takes larger capacities. On CPUs these are the capacities of a plan that is
+            not fitted. On accelerators the input takes a larger capacity too, until the fitted
+            capacities suffice. If 16 times the input's capacity is not enough, the capacities are
+            chosen as on CPUs.
+          capacity: rows of the result before ``grow`` enlarges it, for instance from
+            :meth:`capacity`; None takes the capacity of ``voxels``.
 
         Raises:
           InputError: the voxels have another number of axes than the plan, or the stride of a

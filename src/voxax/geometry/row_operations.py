@@ -2,8 +2,8 @@
 
 Each operation is a JAX primitive that eager calls evaluate in NumPy, also within ``jax.grad``
 outside ``jit``. Its derivatives are operations of this module too. Under ``jit`` the operations are
-lowered to ordinary ones, which XLA fuses. :func:`clear_rows` and :func:`relu`, of which a network
-has many calls, are one equation each in a trace, so tracing is quick.
+lowered to ordinary ones, which XLA fuses. A network calls :func:`clear_rows` and :func:`relu` many
+times. Each call is one equation in a trace, so tracing is quick.
 """
 
 from __future__ import annotations

@@ -267,7 +267,8 @@ class Voxels:
         """Return the voxels with features ``function(features, other)``.
 
         ``other`` is Voxels on the same coordinates, a number, an array ``[C]`` or a scalar array.
-        Integers of 8 and 16 bits are converted to int32, so that the results fit.
+        Integers of 8 and 16 bits are converted to int32, so that the results fit. ``operation``
+        names the operation in error messages.
         """
         if isinstance(other, Voxels):
             other, geometry = on_geometry_of(self, other, operation)
