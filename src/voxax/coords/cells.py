@@ -24,9 +24,10 @@ _MOST_SEARCHES = 17  # for each row; a sort takes less time than more searches
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames=("stride", "capacity"))
 def unique_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
-    """Return the distinct cells of sorted coordinates on a lattice coarser by ``stride``.
+    """Return the distinct cells that contain the voxels, on a lattice coarser by ``stride``.
 
-    The result is ``unique_rows(coarsen(coords, stride), capacity)``, but may be faster.
+    The result equals ``unique_rows(coarsen(coords, stride), capacity)``. On GPUs this function may
+    take less time.
 
     Args:
       coords: ``int32[N, 1 + D]``, sorted, distinct, padding last.
@@ -83,15 +84,17 @@ def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the searches by which :func:`_searched_cells` counts the cells before each cell.
 
     Returns:
-      Three values. ``int32[searches, 1 + D]``: the steps from the cell's corner to the queries.
-      ``bool[searches, 1 + D]``: False where the query has the lowest integer instead of a
+      Three values. ``int32[searches, 1 + D]``: the steps from the cell's corner to the row that is
+      searched. ``bool[searches, 1 + D]``: False where this row has the lowest integer instead of a
       coordinate. An integer n: results of the first n searches are added, the others subtracted.
 
-    Let F(row) be the number of cells whose first row comes before a row. A cell covers several
-    lines along the last axis. In one line, the number of cells before the cell is F(corner of the
-    line) - F(begin of the line). In a column of lines, these numbers are added up, plus the cells
-    in earlier lines: F(begin of the first line) - F(begin of the column). The begin of the first
-    line of each column cancels out. The same is done for the axes before, up to the first.
+    A line is the set of sites that differ only in the last coordinate. It begins at the lowest
+    integer. Let F(row) be the number of cells whose first voxel comes before this row. A cell
+    covers several lines. In one of them, the number of cells before the cell is F(corner of the
+    cell in the line) - F(begin of the line). These numbers are added up over the lines that differ
+    in the axis before the last. The cells in earlier lines are added too: F(begin of the cell's
+    first line) - F(begin of all lines along that axis). The begin of the first line cancels out.
+    The same is done for the axes before, up to the first.
     """
     axes = len(stride)
     searches = [[0, *steps, 0] for steps in itertools.product(*map(range, stride[:-1]))]

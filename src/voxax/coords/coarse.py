@@ -12,7 +12,10 @@ from voxax.coords.lattice import COORD_LIMIT, PAD
 
 
 def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """Return ``floor(coords / stride)`` for ``int32[N, 1 + D]``; padding rows stay padding."""
+    """Return the coordinates ``int32[N, 1 + D]`` of the cells with edges ``stride`` around voxels.
+
+    They are ``floor(coords / stride)``. The batch index stays, and padding rows stay padding.
+    """
     return jnp.where(coords[:, :1] == PAD, PAD, floor_divide(coords, (1, *stride)))
 
 
@@ -29,7 +32,10 @@ def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
 
 
 def in_range(coords: jax.Array) -> jax.Array:
-    """Return ``bool[...]``: whether all axes of each ``int32[..., D]`` are in the valid range."""
+    """Return ``bool[...]``: whether all of D coordinates are in ``[-COORD_LIMIT, COORD_LIMIT)``.
+
+    ``coords`` are ``int32[..., D]``, without the batch index.
+    """
     return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
 
 

@@ -18,10 +18,11 @@ from voxax.coords.lattice import PAD
 
 
 class RowKeys:
-    """A function from integer rows to int64 keys that sort like the rows.
+    """A function from integer rows to int64 keys, whose order is that of the rows.
 
-    Rows have a key if they are inside the bounding box of the given rows plus a margin. If the box
-    has ``2**62`` cells or more, there are no keys, and ``fits`` is False.
+    Rows have a key if they are inside a box: the bounding box of the rows that the function is made
+    from, plus a margin. If the box has ``2**62`` cells or more, the attribute ``fits`` is False,
+    and there are no keys.
 
     Args:
       rows: ``int[N, W]``, the rows that determine the box.
@@ -44,18 +45,22 @@ class RowKeys:
         self.radix = np.asarray(radix if self.fits else [0] * len(radix), np.int64)
 
     def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``(keys int64[N], inside bool[N])``; keys of rows outside have no meaning."""
+        """Return ``(keys int64[N], inside bool[N])`` for N rows.
+
+        The mask ``inside`` tells which rows are in the box. Keys of other rows have no meaning.
+        """
         rows = rows.astype(np.int64)
         inside = np.all((rows >= self.low) & (rows <= self.high), axis=1)
         return (rows - self.low) @ self.radix, inside
 
 
 def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
-    """Return lists of rows with gaps between coordinates shortened to ``reach + 1`` on every axis.
+    """Return the lists of rows with coordinates moved closer together, so that keys may exist.
 
-    Each of ``lists`` is ``int[n, W]``. A gap has no coordinate of any list. Differences up to
-    ``reach`` stay the same, and larger ones stay larger than ``reach``. So neighbor tests with
-    offsets up to ``reach`` give the same answers.
+    Each of ``lists`` is ``int[n, W]``. On every axis, the coordinates of all lists are sorted, and
+    differences of consecutive ones are limited to ``reach + 1``. So differences up to ``reach``
+    stay the same, and larger ones stay larger than ``reach``. A search for neighbors with offsets
+    up to ``reach`` then gives the same results.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
     for axis in range(lists[0].shape[1]):
@@ -94,7 +99,7 @@ def find_neighbors(
     rows: int | None = None,
     threads: int = 1,
 ) -> np.ndarray:
-    """Return ``int32[rows, K]``, the index of ``center + offset`` in ``sorted_rows``, or -1.
+    """Return ``int32[rows, K]``, the index in ``sorted_rows`` of each center plus offset, or -1.
 
     Args:
       sorted_rows: ``int32[N, 1 + D]`` in lexicographic order, without padding.
@@ -157,7 +162,10 @@ def _find_neighbors_by_dictionary(
 
 
 def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
-    """Return ``floor(rows / stride)`` for ``int32[N, 1 + D]`` without padding."""
+    """Return ``floor(rows / stride)`` for coordinates ``int32[N, 1 + D]`` without padding.
+
+    The batch index, which is the first column, stays.
+    """
     step = np.asarray([1, *stride], np.int32)
     return np.floor_divide(rows, step, out=empty_array(rows.shape, rows.dtype))
 

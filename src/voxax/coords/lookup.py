@@ -32,7 +32,7 @@ Offsets = tuple[tuple[int, ...], ...]
 
 
 def _bits(rows: Any) -> int:
-    """Return how many halving steps a binary search in ``rows`` rows needs.
+    """Return the number of steps that a binary search in ``rows`` rows needs.
 
     ``rows`` may be a symbolic size of ``jax.export``; then the result is 30, enough for any size.
     """
@@ -93,7 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return the result of :func:`find_rows` in a tuple, by the native neighbor search."""
+    """Return the result of :func:`find_rows` in a tuple, computed by the native library."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -120,8 +120,8 @@ def find_neighbors(
         on TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
 
     Returns:
-      ``int32[M, K]``, the row or -1. Offsets that differ only along the last axis form a run (9
-      runs for a 3x3x3 kernel). Each run takes one search, then steps to adjacent rows.
+      ``int32[M, K]``, the row or -1. Offsets that differ only along the last axis form a run, so a
+      3x3x3 kernel has 9 runs. For each run there is one search; its other rows are adjacent.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
     find = _find_natively if 2 <= centers.shape[1] <= WIDEST else _find_neighbors
@@ -219,8 +219,9 @@ def search_runs(
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order, N above 0.
-      corners: W arrays ``int32[1 or C, M]``, one per column. A run begins at a corner plus a step.
-      steps: ``int32[C, W]``, added to the corners; the first column is zero.
+      corners: W arrays ``int32[1, M]`` or ``int32[C, M]``, one for each column of the M corners.
+      steps: ``int32[C, W]``; the first column is zero. There are C runs for each corner, and each
+        begins at the corner plus one of the steps.
       valid: ``bool[M]``. Where it is False, the first result is undefined and the second is 0.
       length: number of cells in a run, at most :data:`LONGEST_RUN`.
 
@@ -317,7 +318,7 @@ def _merge_neighbors(
     offsets: Offsets,
     ordered: bool = False,
 ) -> tuple[jax.Array]:
-    """Return the result of :func:`find_neighbors` in a tuple, by merging both lists natively."""
+    """Return the result of :func:`find_neighbors` in a tuple, computed by the native library."""
     del ordered  # the native kernel tests the order itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)

@@ -57,7 +57,9 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
-    """Return the columns of a table with its rows sorted lexicographically; keys are distinct.
+    """Return the columns of a table with its rows sorted by their distinct keys.
+
+    The key of a row is its entries in the first ``num_keys`` columns; keys sort lexicographically.
 
     Args:
       columns: ``int32[N]`` each; row i is the i-th entry of all columns.
@@ -77,11 +79,12 @@ def _sort_on_accelerators(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_by_radix(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sort rows as :func:`sort_rows`, by stable radix sorts of two columns, the last columns first.
+    """Return the result of :func:`sort_rows`, by stable radix sorts of two columns at a time.
 
-    On GPUs XLA sorts by radix if there is one key and one value, and by comparison if there are
-    more. Two columns of any range fit into a 64-bit key. To pack more columns, their range would be
-    needed first, and a branch on it would make the device wait for the host.
+    The last two columns are sorted first. On GPUs XLA sorts by radix if there is one key and one
+    value, and by comparison if there are more. Two columns of any range fit into a 64-bit key. To
+    pack more columns, their range would be needed, and a branch on it would make the device wait
+    for the host.
     """
     number, width = coords.shape
     order = jnp.arange(number, dtype=jnp.int32)

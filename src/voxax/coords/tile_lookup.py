@@ -56,9 +56,10 @@ def find_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return the row of ``center + start + step`` for every column of taps, step and center.
+    """Return the row of ``center + start + step`` for every start, step and center.
 
-    The result is exact for centers in any order. Unordered centers take up to
+    The kernel offsets are columns along the last axis: one column begins at each start, and all
+    have the same steps. The result is right for centers in any order. Unordered centers take up to
     ``M / 128 * N / 128`` comparisons of a tile with a block.
 
     Args:
@@ -117,7 +118,7 @@ def find_columns(
 
 
 def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
-    """Pad rows ``[N, W]`` by ``padding`` rows, and return them as ``[tiles, W, TILE]``."""
+    """Append ``padding`` padding rows to ``rows [N, W]``; return them as ``[tiles, W, TILE]``."""
     padded = jnp.pad(rows, ((0, padding), (0, 0)), constant_values=PAD)
     return padded.reshape(-1, TILE, rows.shape[1]).swapaxes(1, 2)
 
@@ -138,7 +139,7 @@ def _key_sizes(
     starts: jax.Array,
     last_step: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return a factor for each of the W words of a row, and which tiles have unique keys.
+    """Return the factors from which keys of rows are computed, and which tiles have unique keys.
 
     The key of a row is its index, in lexicographic order, in the box around all rows and queries,
     modulo ``2**32``: ``key = sum_w row[w] * sizes[w]``. If fewer than ``2**32`` cells of the box
@@ -151,7 +152,8 @@ def _key_sizes(
       last_step: the last tap of the columns, as a step along the last axis.
 
     Returns:
-      ``int32[W]``, the factors ``sizes``; ``bool[tiles]``, whether the keys of a tile are unique.
+      ``int32[W]``, the factors ``sizes``, one for each column of the rows; and ``bool[tiles]``,
+      whether the keys of a tile are unique.
     """
     (least, most), (first, last) = ranges
     along = jnp.zeros_like(least).at[-1].set(last_step)
@@ -252,16 +254,16 @@ def _search(
     steps: tuple[int, ...],
     most: int,
 ) -> jax.Array:
-    """Return the row at each query plus step, from the blocks for the query's tile, or -1.
+    """Return the row at each query plus step, or -1: complete ``table`` by searching more blocks.
 
     A tile has TILE queries, and a block has TILE rows. A window is a few consecutive blocks, which
-    are compared with a tile at a time.
+    are compared with a tile at a time. The first window of each tile is not searched here.
 
     Args:
       blocks: ``int32[blocks, W, TILE]``, the rows, followed by a window of padding.
-      first, number: ``int32[columns, tiles]``, the first block that each tile is compared with, and
-        the number of blocks.
-      table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in each first window.
+      first, number: ``int32[columns, tiles]``, the block at which the first window of each tile
+        begins, and the number of blocks in all windows of the tile.
+      table: ``int32[columns, tiles, len(steps), TILE]``, rows found in the first windows, or -1.
       query: function from indices ``int32[V]`` of tiles, counted through all columns, to the
         queries ``int32[V, W, TILE]`` of these tiles.
       steps: steps along the last of the W axes.
@@ -327,7 +329,7 @@ def _compared(
 
 
 def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
-    """Return the window that begins at each tile's first block, ``int32[W, WINDOW, tiles]``."""
+    """Return ``int32[W, WINDOW, tiles]``: for each tile, the rows from block ``first[tile]`` on."""
     parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
     return jnp.concatenate(parts, axis=2).transpose(1, 2, 0)
 

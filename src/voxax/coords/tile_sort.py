@@ -99,10 +99,10 @@ class _Network:
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:
-        """Return the table after comparing the rows of two blocks whose numbers differ in ``bit``.
+        """Return the table after one step of a stage, which compares rows of different blocks.
 
-        This is done for all such pairs of blocks. Rows that are out of order are exchanged.
-        ``stage`` and ``bit`` count blocks instead of rows.
+        Each block is compared row by row with the block whose number differs in ``bit``, and rows
+        that are out of order are exchanged. ``stage`` and ``bit`` count blocks instead of rows.
         """
         pairs = table.reshape(self.columns, -1, 2, self.tiles << bit, _SUBLANES, _LANES)
         down = np.arange(pairs.shape[1]) >> (stage - bit) & 1 != 0  # bit stage + 1 of a row's block
@@ -229,10 +229,10 @@ def _loop(begin: Any, end: Any, body: Callable[[Any], None]) -> None:
 
 
 def _exchanged(a: Rows, b: Rows, down: Any, num_keys: int) -> tuple[Rows, Rows]:
-    """Compare row i of ``a`` with row i of ``b``; return all lesser rows, then all greater rows.
+    """Return ``a`` and ``b`` with row i of both exchanged where they are out of order.
 
-    The first ``num_keys`` columns are compared. Where ``down`` is True, the greater row is in the
-    first result, and the lesser row in the second.
+    Rows are compared by their first ``num_keys`` columns. In the first result are the lesser of
+    both rows, or the greater ones where ``down`` is True.
     """
     keep = _less(a, b, num_keys) != down
     pairs = list(zip(a, b, strict=True))

@@ -110,10 +110,11 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
 def _columns(
     xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Split coordinates ``int32[N, 1 + D]`` into those without ``axis`` and those along it.
+    """Return coordinates ``int32[N, 1 + D]`` without one axis, and the coordinate along it.
 
-    Return ``(int32[N, D], int32[N])``. If ``bounds`` are given, the second array counts from
-    ``bounds[0]``, and the first array has padding in rows outside the bounds.
+    The results are ``int32[N, D]`` and ``int32[N]``. If ``bounds = (low, high)`` is given, rows
+    outside ``low <= coordinate < high`` become padding in the first result, and ``low`` is
+    subtracted from the second.
     """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
@@ -126,10 +127,11 @@ def _columns(
 def _slabs(
     features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
 ) -> jax.Array:
-    """Scatter ``features [N, C]`` into ``[capacity, slabs * C]``: ``slabs`` blocks of C channels.
+    """Return ``[capacity, slabs * C]``: for each column, the features of all heights side by side.
 
-    Row n goes to output row ``inverse[n]`` and to block ``height[n]``. No two rows have the same
-    target. Rows whose ``inverse`` is -1 are left out.
+    Row n of ``features [N, C]`` goes to output row ``inverse[n]``, into the block of C channels
+    with index ``height[n]``. Rows whose ``inverse`` is -1 are left out. No two rows have the same
+    target, and blocks without a row are zero.
     """
     places = _slab_places(inverse, height, slabs)
     return _side_by_side(gather_rows(features, source_rows(places, capacity * slabs)), slabs)

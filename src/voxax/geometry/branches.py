@@ -1,4 +1,4 @@
-"""Copy voxels for two layers, and add the gradients of both copies in the rows that are voxels.
+"""Pass voxels to two layers, and add the gradients of both layers only in rows that hold voxels.
 
 Where two layers read one array, JAX adds their gradients in all rows. On CPUs a padding row then
 costs as much time and memory as a voxel.
@@ -48,7 +48,7 @@ def _value(call: Any, a: Any, b: Any, valid: Any) -> Any:
 
 
 def _gradients(call: Any, ct: Any, *arrays: Any, moves: tuple[int, ...]) -> None:
-    """Return None, so that second derivatives, which are rare, are those of the portable code."""
+    """Return None, so that the sum of two gradients is differentiated through ``_portable``."""
 
 
 _sum = differentiable_operator("voxax_add_rows", _value, _portable, _gradients)

@@ -72,7 +72,7 @@ def kernel_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Return the kernel map of a convolution: which input each output voxel reads under each tap.
+    """Return the kernel map of a convolution: the input row of each output row and kernel offset.
 
     If :func:`voxax.plan` attached the map to the voxels, the attached map is returned. Otherwise a
     map is built once and remembered, so later calls with the same voxels and arguments are fast.
@@ -106,13 +106,14 @@ def kernel_map_of(
     out_geometry: VoxelGeometry | None = None,
     capacity: int | None = None,
 ) -> KernelMap:
-    """Return the kernel map of ``spec`` on ``geometry``: attached, remembered, or built now.
+    """Return the kernel map of ``spec`` on ``geometry``; build it if no plan or call has built it.
 
     Args:
       geometry: the input voxels.
       spec: the kernel's taps and stride.
       out_geometry: the output voxels, if the caller gives them. None finds them from the spec.
-      capacity: static number of rows of a new set of output voxels; see :func:`output_geometry`.
+      capacity: static number of rows of the output voxels, if they are found from the spec; see
+        :func:`output_geometry`.
 
     Raises:
       InputError: ``spec`` or ``out_geometry`` does not match the axes, stride or batch size of
@@ -174,11 +175,11 @@ def _attached_map(
     out_geometry: VoxelGeometry | None,
     capacity: int | None,
 ) -> KernelMap | None:
-    """Return the map of ``spec`` from ``geometry`` to ``out_geometry`` in ``attached``, or None.
+    """Return the kernel map of ``spec`` in ``attached``, the maps of a plan, or None if absent.
 
-    ``out_geometry=None`` accepts any output. If ``capacity`` is given, the output of the map must
-    have exactly that many rows. For one shard of a split scene, ``capacity`` is ignored, because
-    the split has set it.
+    The map must lead from ``geometry`` to ``out_geometry``; None accepts any output voxels. If
+    ``capacity`` is given, the output must have exactly that many rows. For one shard of a split
+    scene, ``capacity`` is ignored, because the split has set it.
     """
     # Only levels of this plan are known. The same level index in another plan means other voxels.
     other = None if out_geometry in (None, geometry) else out_geometry.attached
@@ -344,10 +345,10 @@ _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 @eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
-    """Return ``int32[M, K]``: the row of ``source`` that each tap reads for each row of ``out``.
+    """Return ``int32[M, K]``, the input row of each output row under each of K kernel offsets.
 
-    It is -1 where there is none. ``source int32[N, 1 + D]`` and ``out int32[M, 1 + D]`` are the
-    input and output coordinates.
+    Entries are -1 where the input has no such voxel. ``source int32[N, 1 + D]`` are the input
+    coordinates, and ``out int32[M, 1 + D]`` the output coordinates.
     """
     if not spec.transposed:
         return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)
@@ -362,13 +363,15 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> jax.Array:
-    """Return the neighbor table ``int32[M, K]`` for a spec that puts each input into one cell.
+    """Return the neighbor table ``int32[M, K]`` of a kernel as large as its stride.
+
+    The K sites that an output voxel reads are a cell. Each input voxel is in one cell.
 
     Args:
       source: ``int32[N, 1 + D]``, coordinates of the input voxels.
-      out: ``int32[M, 1 + D]``, coordinates of the cells, which are the output voxels.
+      out: ``int32[M, 1 + D]``, coordinates of the output voxels.
       place: ``int32[N]``, the output row of each input's cell; -1 for padding and dropped cells.
-      spec: a spec whose cells partition the input voxels.
+      spec: a spec for which :attr:`KernelSpec.partitions` is True.
     """
     return _members(source, out, place, spec=spec)[0]
 
@@ -383,7 +386,7 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Return the table of :func:`_neighbors_of_cells` in a tuple, by a scatter, not a search."""
+    """Return the result of :func:`_neighbors_of_cells` in a tuple, computed by a scatter."""
     tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
@@ -412,15 +415,16 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
 def output_geometry(
     geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None = None
 ) -> tuple[VoxelGeometry, jax.Array]:
-    """Find the output voxels of a strided spec (the cells of the inputs) or a generative spec.
+    """Find the output voxels of a strided or generative convolution.
 
-    ``capacity=None`` takes the capacity that a plan chose for the output's stride. Without a plan,
-    strided specs take the capacity of the input, which always suffices, and generative specs count
-    the output voxels in eager calls.
+    ``capacity`` is the number of output rows. None takes the capacity that a plan chose for the
+    output's stride. Without a plan, a strided convolution takes the capacity of the input, which
+    always suffices. A generative one counts its output voxels, which works only in eager calls.
 
     Returns:
-      The output geometry, and an array ``int32[...]`` of output rows, -1 for none. It has one entry
-      for each input voxel (strided) or for each pair of input voxel and tap (generative).
+      The output geometry, and the output rows that the inputs lead to, -1 for none. For a strided
+      spec these are ``int32[N]``, one for each of N input rows. For a generative spec they are
+      ``int32[N * K]``, one for each input row and kernel offset, with the offsets fastest.
 
     Raises:
       CapacityError: in an eager call, more rows are needed than ``capacity``.

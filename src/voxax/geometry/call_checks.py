@@ -1,4 +1,4 @@
-"""Argument checks of public functions: unknown names, and arrays where Voxels are expected."""
+"""Check arguments of public functions: names that only other libraries use, and wrong types."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _KINDS = {
 
 
 def axes_hint(wanted: int, ndim: int) -> str:
-    """Return a hint for the error message that voxels have ``ndim`` axes instead of ``wanted``.
+    """Return a hint to append to the error that voxels have ``ndim`` axes instead of ``wanted``.
 
-    The hint is empty unless ``ndim`` is ``wanted + 1``. Then the likely mistake is an intensity
-    column among the columns of positions, which looks like one more axis.
+    The hint is empty unless ``ndim`` is ``wanted + 1``. Then the likely mistake is that the
+    positions were given with a column of intensities, which counts as one more axis.
     """
     if ndim != wanted + 1:
         return ""

@@ -1,14 +1,16 @@
 """Find the lattice cell of each position, with the same result in NumPy and on every device.
 
-First the origin is subtracted: in float64 if the position is float64, else in float32, with the
-origin as a sum of three float32 numbers. The difference is then rounded to float32. Its cell is the
-largest ``n`` for which ``n * voxel_size`` exceeds the difference by at most 9/16 of the spacing of
-float32 numbers. Rounding to float32 moves a number by up to half a spacing, so a decimal coordinate
-``k * voxel_size`` is in cell ``k``, for every ``k`` and voxel size. If the product
-``n * voxel_size`` is a float32 number, as for sizes 1 and 0.5, the cell is the ``floor``.
+First the origin is subtracted from the position, in float64 if the position is float64. Otherwise
+it is subtracted in float32, as three float32 numbers whose sum is the origin. The difference is
+then rounded to float32. Its cell is the largest ``n`` for which ``n * voxel_size`` exceeds the
+difference by at most 9/16 of the spacing of float32 numbers there. Rounding to float32 moves a
+number by up to half a spacing, so a decimal coordinate ``k * voxel_size`` is in cell ``k``, for
+every ``k`` and voxel size. If the product ``n * voxel_size`` is a float32 number, as for sizes 1
+and 0.5, the cell is ``floor(difference / voxel_size)``.
 
-An estimate, which may be off by one cell, is corrected by comparing integers. So the result does
-not depend on how a compiler divides, or on whether it fuses a product with a sum.
+The cell is estimated by floats, which may be wrong by one cell, and corrected by comparing
+integers. So the result does not depend on how a compiler divides, or on whether it fuses a product
+with a sum.
 
 Up to ``2**21`` cells from the origin, float32 resolves a quarter of a cell. Farther out, the cell
 of a float64 position is computed in float64, and a float32 position has no cell.

@@ -47,7 +47,10 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 
 
 def as_host_array(values: Any) -> np.ndarray:
-    """Return ``values`` as a NumPy array in the dtype that JAX would use; it may share memory."""
+    """Return ``values`` as a NumPy array in the dtype that JAX would use; share memory if possible.
+
+    The dtype of arrays that hold no numbers, such as text, stays.
+    """
     if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
         values = jax.device_get(values)  # explicit, so that a transfer guard allows it
     values = np.asarray(values)
@@ -57,7 +60,7 @@ def as_host_array(values: Any) -> np.ndarray:
 
 
 def as_own_array(values: Any) -> jax.Array:
-    """Return values as a JAX array. NumPy arrays are copied, since the caller may write to them."""
+    """Return ``values`` as a JAX array; a NumPy array is copied, as its owner may write to it."""
     return values if isinstance(values, jax.Array) else jnp.array(values)
 
 

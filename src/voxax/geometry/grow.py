@@ -178,8 +178,8 @@ def coarsen(
       factor: an integer, or one per axis.
       reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the features of existing voxels.
       capacity: static number of rows of the result. None takes the capacity that :func:`voxax.plan`
-        chose for the new stride, else that of the input. Strided convolutions do the same, so
-        their results can be added to this one.
+        chose for the new stride, or without a plan that of the input. Strided convolutions choose
+        the same capacity, so their results can be added to this one.
 
     Raises:
       InputError: a factor is below 1, or the reduction is unknown.
@@ -235,10 +235,11 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
 
 @in_either("steps")
 def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
-    """Return the rows ``coords[n] + steps[k]``, as the two results of :func:`_candidates`.
+    """Return the sites that K ``steps`` reach from each of N voxels; count those out of range.
 
-    The first of the K steps is zero. ``keep bool[N, K - 1]`` is False where the site of another
-    step is left out, so that its row becomes padding. ``keep=None`` leaves out none.
+    The two results are those of :func:`_candidates`. The first step is zero, so it leads to the
+    voxels themselves. ``keep bool[N, K - 1]`` selects the sites of the other steps; where it is
+    False, the row becomes padding. ``keep=None`` selects all sites.
     """
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
@@ -251,9 +252,10 @@ def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
 
 @in_either("factors")
 def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the voxels into which each voxel is split, as the two results of :func:`_candidates`.
+    """Return the smaller voxels that each voxel is split into, and count those out of range.
 
-    They are at ``coords * factors + step`` for all steps from 0 to ``factors - 1`` on each axis.
+    The two results are those of :func:`_candidates`. The smaller voxels are at
+    ``coords * factors + step``, where each axis of ``step`` runs from 0 to its factor minus 1.
     """
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
@@ -276,7 +278,7 @@ def _parents(xp: Any, children: Any, number: int) -> Any:
 
 
 def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any]:
-    """Return rows for a new set of voxels, from K candidate cells for each of N voxels.
+    """Return coordinate rows of K candidate cells for each of N voxels; count those out of range.
 
     Args:
       coords: ``int32[N, 1 + D]``, the voxels.

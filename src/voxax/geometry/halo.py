@@ -1,11 +1,12 @@
 """Halo: the feature rows of other devices that one part of a split scene reads.
 
-A scene that is split over a mesh axis has a part of its voxels, a *shard*, on each device. Kernels
-reach over the cut. So the kernel map of a shard reads an *extended* set: the shard's own voxels and
-the voxels of other shards that its taps touch, in lexicographic order. Before a layer runs, the
-features of these other voxels are sent in *rounds*. A round is one ``ppermute``, in which a shard
-sends to at most one other shard. The layer itself is unchanged. JAX transposes ``ppermute`` and
-indexing, so the gradient of a row that was sent comes back to its owner.
+A scene that is split over a mesh axis has a part of its voxels, a *shard*, on each device. A kernel
+may reach voxels of another shard. So the kernel map of a shard reads an *extended* set: the shard's
+own voxels and the voxels of other shards that its kernel reaches, in lexicographic order. Before a
+layer runs, the features of the voxels of other shards are sent in *rounds*. A round is one
+``ppermute``, in which a shard sends to at most one other shard. The layer itself is unchanged. JAX
+transposes ``ppermute`` and indexing, so the gradient of a row that was sent comes back to the shard
+that sent it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Halo:
     Attributes:
       send: one array ``int32[S]`` per round: the shard's own rows that it sends, then -1 up to the
         round's capacity S.
-      source: ``int32[in_capacity]``, where the features of each input row of the map are: an index
-        into the shard's own rows followed by the rows received in each round; -1 in padding.
+      source: ``int32[in_capacity]``, for each input row of the map, the index of its features in
+        the concatenation of the shard's own rows and the rows received in each round; -1 in
+        padding.
       schedule: for each round, the ``(sender, receiver)`` pairs of shards; static.
       shards: number of shards; static.
       own_capacity: number of feature rows of a shard, padding included; static.
@@ -48,10 +50,11 @@ class Halo:
     axis: str = dataclasses.field(metadata={"static": True})
 
     def extend(self, features: jax.Array) -> jax.Array:
-        """Return the features ``[in_capacity, ...]`` of the map's input rows, own and received.
+        """Exchange features with other shards; return those of all input rows of the kernel map.
 
-        Call it where the axis is mapped: inside ``jax.shard_map``, or inside ``jax.vmap`` with the
-        axis's name. ``jax.vmap`` works only if every shard takes part in every round, as after
+        The result is ``[in_capacity, ...]``. Call this method where the mesh axis is mapped: inside
+        ``jax.shard_map``, or inside ``jax.vmap`` with the name of the axis. ``jax.vmap`` works only
+        if every shard takes part in every round, as after
         :meth:`voxax.parallel.SceneSplit.fitted`.
 
         Args:

@@ -56,7 +56,7 @@ def voxelize_on_host(
       batch_size: number of scenes; None takes the largest batch index plus one.
       capacity: number of rows of the result. None rounds the number of voxels up to one of a few
         standard sizes. With a plan, give ``plan.attach`` the capacity ``plan.capacity(count)``.
-      min_capacity: lower limit of the number that is rounded up if ``capacity`` is None.
+      min_capacity: least number of voxels to make room for if ``capacity`` is None.
       origin: position of the lattice origin, in float64; None is zero.
 
     Returns:
@@ -153,7 +153,9 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
 
 
 def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return every candidate output site of a generative map, unsorted and with duplicates.
+    """Return every candidate output site of a generative ``spec``, unsorted and with duplicates.
+
+    ``coords int32[N, 1 + D]`` are the input sites and may contain padding.
 
     Returns:
       ``(int32[N * K, 1 + D], int32[])`` for N input sites and K taps. The rows are the candidates,
@@ -212,7 +214,8 @@ def table_views(
       spec: the taps and stride of the map, or None if they are unknown.
       names: names of the arrays to return.
       in_capacity: number of rows of the input.
-      views: recipes of the arrays other than the tables and the pair lists.
+      views: recipes of the arrays in ``names`` other than ``neighbors``, its transposed table,
+        ``pairs`` and ``pair_starts``.
       symmetric: whether the transposed table is ``table`` with its columns reversed.
     """
     known = {"neighbors": table}

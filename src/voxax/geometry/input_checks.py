@@ -220,7 +220,7 @@ def check_scene_numbers(batch_index: Any) -> None:
 
 
 def infer_batch_size(batch_index: jax.Array) -> int:
-    """Return the largest batch index plus one; raise :class:`InputError` for traced indices."""
+    """Return the largest batch index plus one, or 1 if there is none; raise if they are traced."""
     if _compat.is_traced(batch_index):
         raise InputError(
             "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
@@ -231,7 +231,10 @@ def infer_batch_size(batch_index: jax.Array) -> int:
 
 
 def check_feature_rows(features: Any, rows: int, of: str) -> None:
-    """Raise :class:`InputError` unless features are ``[rows, C]``; ``of`` describes the rows."""
+    """Raise :class:`InputError` unless features are an array of numbers ``[rows, C]``.
+
+    ``of`` says in the message what the rows belong to.
+    """
     if not hasattr(features, "ndim"):
         raise InputError(
             f"features of type {type(features).__name__} for {of}: give an array [{rows}, C]"

@@ -217,7 +217,10 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Return the dtype to compute in: float32 or wider, or an integer dtype for integers."""
+    """Return the dtype to interpolate in: float32 or wider, or an integer dtype for integers.
+
+    ``features`` and ``positions`` are the dtypes of these arrays.
+    """
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide
@@ -225,7 +228,10 @@ def _work_dtype(features: Any, positions: Any) -> Any:
 
 
 class Cloud(NamedTuple):
-    """Points: positions ``float[N, D]``, scenes ``int32[N]`` and valid rows ``bool[N]``."""
+    """N points: positions ``float[N, D]``, scene numbers ``int32[N]``, and a mask ``bool[N]``.
+
+    The mask is False for padding.
+    """
 
     positions: jax.Array
     batch_index: jax.Array
@@ -233,7 +239,7 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Check points against ``voxels``; return a :class:`Cloud` of them, and the voxels' lattice.
+    """Check that points match ``voxels``; return a :class:`Cloud` and the lattice of the voxels.
 
     Args:
       voxels: the voxels to read or to add to.
@@ -288,18 +294,20 @@ def stencil(
     normalize: bool,
     wide: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Return the voxels that interpolate each point, and their weights, tap by tap.
+    """Return the rows and the weights of the voxels from which each of N points is interpolated.
 
     Args:
       coords: ``int32[capacity, 1 + D]``, the voxels in lexicographic order.
       cloud, lattice: the points, and the lattice of the voxels.
-      interpolation: ``nearest`` has one tap, whose weight is None; ``trilinear`` has ``2**D`` taps.
+      interpolation: ``nearest`` reads the voxel that contains the point; ``trilinear`` reads the
+        ``2**D`` voxels around it.
       normalize: whether to scale the weights of existing voxels to a sum of one.
       wide: dtype of the weights.
 
     Returns:
-      Two lists with an entry for each tap. The first has the voxel row of each point, ``int32[N]``,
-      which is ``capacity`` where the voxel is missing. The second has the weights ``[N]``.
+      Two lists of length 1 (``nearest``) or ``2**D``. An entry of the first is ``int32[N]``, one
+      voxel row for each point, or ``capacity`` where the voxel is missing. The entry of the second
+      has the weights ``[N]`` of these voxels; it is None for ``nearest``.
     """
     numpy = isinstance(coords, np.ndarray)
     xp: Any = np if numpy else jnp
@@ -358,10 +366,10 @@ def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
 
 
 def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
-    """Scale the weights ``[N, K]`` of the K taps to a sum of one over the taps that exist.
+    """Scale ``weights [N, K]`` of K voxels per point so that each row has a sum of one.
 
-    The weights of missing taps, where ``exists`` is False, are zero. If the largest weight of a row
-    is about zero, the whole row is zero.
+    Before that, weights of missing voxels, where ``exists [N, K]`` is False, become zero. If the
+    largest weight of a row is about zero, the whole row of the result is zero.
     """
     weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
     # Divide by the largest weight first. The sum is then at least one, so powers of its inverse in

@@ -72,22 +72,22 @@ class View:
 
 
 def by_name(*views: View) -> dict[str, View]:
-    """Return a dictionary by name of the given views and of their :attr:`View.opposite`."""
+    """Return a dictionary of the given views and of each :attr:`View.opposite`, by their names."""
     return {one.name: one for view in views for one in (view, view.opposite)}
 
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class KernelMap:
-    """The table of which input row each output row of a convolution reads, under each kernel tap.
+    """A table of the input row that each output row of a convolution reads per kernel offset.
 
     Algorithms read *views* of the map: the table ``neighbors``, which always exists, and arrays
-    derived from it, which are built once and kept.
+    derived from it, which are built at their first use and remembered.
 
-    A table that you make yourself must follow two rules, because gradients read it backwards: each
-    entry is -1 or an input row, and no two outputs share an input under one tap. Concrete arrays
-    are checked. Traced arrays cannot be checked: an invalid entry counts as -1, and if two outputs
-    share an input under one tap, the feature gradient contains only one of them.
+    A table that you make yourself must follow two rules, because gradients read it backwards. Each
+    entry is -1 or an input row. No input row occurs twice in a column, which belongs to one kernel
+    offset. Concrete arrays are checked. Traced arrays cannot be checked: an invalid entry counts as
+    -1, and if an input row occurs twice in a column, its gradient has only one of the two terms.
 
     Attributes:
       in_geometry: coordinates of the input voxels, without attached maps. For one shard of a scene
@@ -95,10 +95,10 @@ class KernelMap:
       out_geometry: coordinates of the output voxels, without attached maps.
       spec: the kernel's taps and stride; static.
       views: the arrays that existed when the map was made, by name.
-      restricted: whether pairs were removed from the relation; see :meth:`restrict`.
+      restricted: whether pairs of input and output rows were removed; see :meth:`restrict`.
       halo: for one shard of a scene, the exchange that brings features of input rows from other
-        shards. None if all inputs are here.
-      memo: views that were built after the map was made.
+        shards. None if a layer's input has the features of all input rows.
+      memo: cache of the views that were built after the map was made.
       check: whether to check the tables when the map is made. The check copies them to the host.
 
     Raises:
@@ -129,7 +129,7 @@ class KernelMap:
         self._own()
 
     def _own(self) -> None:
-        """Take an empty ``memo`` if the present one belongs to other arrays or static values."""
+        """Replace ``memo`` by an empty one if it was filled for other arrays or static values."""
         arrays = self.in_geometry, self.out_geometry, *self.views.values()
         memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
         object.__setattr__(self, "memo", memo)
@@ -157,10 +157,11 @@ class KernelMap:
 
     @property
     def symmetric(self) -> bool:
-        """True if ``neighbors`` with reversed taps is the table of the transposed map.
+        """True if ``neighbors`` with reversed columns is the table of the transposed map.
 
-        This is so if inputs and outputs are the same voxels and the taps are centered. It is not
-        so for a restricted map, which may contain a pair but not its mirror image.
+        This holds if inputs and outputs are the same voxels and the kernel offsets are symmetric
+        about zero. It does not hold for a restricted map, which may contain a pair of rows but not
+        its mirror image.
         """
         same = self.in_geometry is self.out_geometry and not self.restricted
         return same and self.spec.keeps_coords and self.spec.symmetric
@@ -181,10 +182,10 @@ class KernelMap:
         return self.in_capacity if self.halo is None else self.halo.own_capacity
 
     def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
-        """Return the features ``[in_capacity, ...]`` of all input rows, and the map without halo.
+        """Return the features ``[in_capacity, ...]`` of all input rows, and a map without halo.
 
-        Every layer calls this first. On one shard of a scene it exchanges features with the other
-        shards; otherwise it returns the features and the map unchanged.
+        Every layer calls this method before it reads features. On one shard of a scene it exchanges
+        ``features`` with the other shards. Otherwise it returns the features and the map unchanged.
         """
         if self.halo is None:
             return features, self
@@ -206,9 +207,9 @@ class KernelMap:
 
         Args:
           name: name of an array in ``views``; or ``transposed_neighbors int32[in_capacity, K]``,
-            the output row that each input row feeds through each tap, or -1; or ``pairs`` or
-            ``pair_starts``, see :func:`list_pairs`.
-          view: the recipe of an array with any other name.
+            the output row that reads each input row under each kernel offset, or -1; or ``pairs``
+            or ``pair_starts``, see :func:`list_pairs`.
+          view: the recipe of the array; needed for all other names.
 
         Raises:
           KeyError: ``view`` is None and no array has this name; the message lists the known names.
@@ -242,7 +243,7 @@ class KernelMap:
         return self.memo.get_or_build(("pair_lists",), neighbors, build)
 
     def transpose(self) -> KernelMap:
-        """Return the map of the adjoint, in which inputs and outputs are exchanged.
+        """Return the map of the transposed convolution, with inputs and outputs exchanged.
 
         Raises:
           InputError: the map belongs to one shard of a scene; the plan has its transposed map.
@@ -263,12 +264,14 @@ class KernelMap:
         return KernelMap(*ends, adjoint, swapped, self.restricted, check=False)
 
     def restrict(self, keep: jax.Array) -> KernelMap:
-        """Return the map without the pairs of output row and tap where ``keep`` is False.
+        """Return the map without the table entries where ``keep`` is False.
 
-        Algorithms skip these pairs in the forward pass and in both gradients.
+        Algorithms skip these entries in the forward pass and in the gradients of features and
+        weights.
 
         Args:
-          keep: ``bool[out_capacity, K]``; an axis may have length 1.
+          keep: ``bool[out_capacity, K]``, for each output row and kernel offset. An axis of length
+            1 is broadcast.
 
         Raises:
           InputError: ``keep`` has another dtype, or a shape that cannot be broadcast.
@@ -286,7 +289,7 @@ class KernelMap:
         return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo, check=False)
 
     def within(self, size: jax.Array) -> KernelMap:
-        """Return the map in which each output row only has the taps inside its own kernel size.
+        """Return the map in which the kernel of each output row is cut to a size of its own.
 
         Size s covers offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
 
@@ -304,7 +307,10 @@ class KernelMap:
         return self.restrict(mask if size.ndim else mask[None])
 
     def of_taps(self, taps: Sequence[int]) -> KernelMap:
-        """Return the map with only the given ``taps``: static indices, distinct, each below K."""
+        """Return the map of a kernel that has only some of the K kernel offsets.
+
+        ``taps`` are their indices: static, distinct and below K.
+        """
         # The index is a NumPy array: an attached table may be one too, and no tracer can index it.
         chosen = tuple(int(tap) for tap in taps)
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
@@ -322,10 +328,11 @@ class KernelMap:
 
 
 def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
-    """Return a neighbor table that is checked: ``int32`` of ``shape``, with entries below ``rows``.
+    """Check a neighbor table, which must be ``int32`` of ``shape``, and return it.
 
-    A concrete table is checked by :func:`_check_table`. In a traced table, wrong entries become -1.
-    ``name`` names the table in error messages.
+    The values of a concrete table are checked by :func:`_check_table`. In a traced table, entries
+    that are no row below ``rows`` become -1. Other errors raise :class:`InputError`, which names
+    the table ``name``.
     """
     if table.shape != shape or table.dtype != np.int32:
         raise InputError(
@@ -380,11 +387,11 @@ def _invert_on_host(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
 @eagerly(_invert_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
-    """Return the transposed neighbor table: the output row that each input row feeds, by tap.
+    """Return the transposed neighbor table: the output row that reads each input row, per offset.
 
     Args:
-      neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1. For
-        one tap, no two outputs share an input (``in = out * stride + offset`` determines ``out``).
+      neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1. No
+        input row occurs twice in a column (``in = out * stride + offset`` determines ``out``).
       in_capacity: number of input rows.
 
     Returns:
@@ -423,10 +430,11 @@ _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbor
 
 
 def note_cells(kernel_map: KernelMap) -> KernelMap:
-    """Note in the map that every input row has exactly one output row, its cell; return the map.
+    """Record in a traced map that every input row has exactly one output row; return the map.
 
-    Call it only for an unrestricted map of a spec whose cells partition the lattice. Programs for
-    TPUs then look up the cell of each input, which is faster than to invert the table.
+    Call it only for an unrestricted map of a kernel as large as its stride, whose output voxels are
+    cells of the lattice. Programs for TPUs then transpose the table by looking up the cell of each
+    input row, which is faster than to invert the table. A map of concrete arrays is not changed.
     """
     ends = kernel_map.in_geometry.coords, kernel_map.out_geometry.coords
     arrays = *ends, kernel_map.neighbors
@@ -474,7 +482,7 @@ PAIR_ROOM = 4096
 
 
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the pairs of input and output rows by tap: :func:`list_pairs` in NumPy."""
+    """Return the lists of pairs of a neighbor table: :func:`list_pairs` in NumPy."""
     rows, taps = neighbors.shape
     if native.takes_table(neighbors):
         return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)

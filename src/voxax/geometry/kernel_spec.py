@@ -58,7 +58,7 @@ def _reach(offsets: tuple[tuple[int, ...], ...], dilation: tuple[int, ...]) -> i
 
 @dataclasses.dataclass(frozen=True)
 class KernelSpec:
-    """A static, hashable description of which input sites each output site reads, by tap.
+    """A static, hashable description of the input sites that each output site reads.
 
     ``weight[k]`` multiplies the input at ``out * stride + offsets[k] * dilation``
     (cross-correlation). With ``transposed``, inputs and outputs of this relation are exchanged.
@@ -153,7 +153,7 @@ class KernelSpec:
 
     @property
     def partitions(self) -> bool:
-        """Whether the kernel is a box as large as its stride, so each input site has one output."""
+        """Whether the kernel is a box as large as its stride: one output site reads each input."""
         if self.transposed or set(self.dilation) != {1}:
             return False
         # Compare the counts first: the box of a stride of 2**20 would not fit into memory.
@@ -187,7 +187,8 @@ class KernelSpec:
 
         They follow the rule of dense convolutions for n input sites, kernel size k, stride s and
         dilation d: ``(n + 2 p - d (k - 1) - 1) // s + 1``, or ``(n - 1) s - 2 p + d (k - 1) + 1``
-        when transposed. The padding p is how far the lowest tap is below the center.
+        when transposed. The padding p is the distance of the lowest dilated offset below zero, or 0
+        if no offset is negative.
         """
         if self.spatial_shape is None:
             return None

@@ -34,15 +34,16 @@ _SLOPES = 0.5, 1.5
 class LevelFit:
     """A function from the capacity of a network's input to the capacity of one of its levels.
 
-    An input capacity that occurred among the samples gives the most rows that samples of this or a
-    smaller input capacity need at the level, times a margin. Another one gives
-    ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. The exponent
-    depends on the scene: coarsening removes more voxels of surfaces than of lines. Results are
-    rounded up to a multiple of 8.
+    If the input capacity occurred among the samples, the result is taken from ``seen``. Otherwise
+    it is ``exp(intercept + slope * log(capacity))``, an upper bound that is fitted to all samples.
+    Results are rounded up to a multiple of 8.
 
     Attributes:
-      slope, intercept: coefficients of the envelope.
+      slope, intercept: coefficients of the formula. The slope depends on the scenes, because
+        coarsening removes more voxels of surfaces than of lines.
       seen: ``((capacity, rows), ...)`` for each input capacity that occurred among the samples.
+        ``rows`` is the largest number of rows that a sample of this or a smaller input capacity
+        needs at the level, times a margin.
     """
 
     slope: float
@@ -64,7 +65,8 @@ class Fit:
       levels: the fits of level 1, 2, ...; level 0 is the input.
       rungs: the few capacities that inputs may take, ascending. If it is empty, input capacities
         are rounded up by :func:`voxax.bucket_capacity` instead.
-      least: the smallest input capacity; only read if ``rungs`` is empty.
+      least: numbers of voxels below it count as ``least`` when they are rounded up; only read if
+        ``rungs`` is empty.
     """
 
     levels: tuple[LevelFit, ...]
@@ -118,9 +120,10 @@ def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
     Args:
       counts: ``int[S, L]``, number of rows of each sample at each level, level 0 first.
       margin: factor on the rows that the samples need at levels 1, 2, ...
-      on_ladder: True gives inputs one of few capacities. The largest is 5 % above the largest
-        sample, and each smaller one is a fourth of the next. Those that no sample takes are left
-        out. False rounds input capacities up by :func:`voxax.bucket_capacity`.
+      on_ladder: how the capacity of an input is chosen. True chooses from few capacities. The
+        largest is 5 % above the largest sample, and each smaller one is a fourth of the next
+        larger. Capacities that no sample takes are left out. False rounds the number of voxels up
+        by :func:`voxax.bucket_capacity`.
     """
     inputs = [int(n) for n in counts[:, 0]]
     rungs = _rungs(inputs) if on_ladder else ()
@@ -166,11 +169,13 @@ def rows_by_stride(
 ) -> tuple[int, ...]:
     """Return the capacity of every level, computed from the input's capacity and the strides.
 
-    A chain of strided steps begins at the input, or at a generative, transposed or fixed level. A
-    level in the chain takes ``1.2 / s`` times the rows of the chain's first level, and at most all
-    of them. Here s is the product of the strides from there, each averaged over the axes. If a
-    level needs more, 1.2 is doubled for all levels until every level fits. Generative and
-    transposed levels take :func:`voxax.coords.ladder_capacity` of their count.
+    The capacity of a level depends on the layer that makes it. If ``fixed`` gives a capacity, that
+    is taken. Levels of generative and transposed layers take
+    :func:`voxax.coords.ladder_capacity` of their count. Each of these levels, and the input, is the
+    root of the strided levels computed from it. A strided level takes ``1.2 / s`` times the
+    capacity of its root, and at most all of it. Here s is the product of the strides from the root
+    to the level, with the geometric mean over the axes. If a level needs more rows, the factor 1.2
+    is doubled until the capacity of every level suffices.
 
     Args:
       capacity: number of rows of the input.

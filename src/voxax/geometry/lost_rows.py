@@ -75,7 +75,7 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return LostRows with the larger of both numbers at each level.
+        """Return LostRows with the larger of the two numbers of rows at each level.
 
         Two branches of a network share the losses of earlier layers; a sum would count them twice.
         """
@@ -86,10 +86,10 @@ class LostRows:
 
     @staticmethod
     def total_of(sources: Sequence[LostRows]) -> LostRows:
-        """Return, for each level, the number of rows that all ``sources`` lost together.
+        """Return LostRows with the sum over all ``sources`` of the rows lost at each level.
 
-        If two sources were made from the same LostRows, by :meth:`add` or :meth:`joined`, the rows
-        that these LostRows count are counted once.
+        If two sources were made from the same LostRows by :meth:`add` or :meth:`joined`, the rows
+        of these common LostRows are added only once.
         """
         total, *others = sources
         counted = list(total._history())
@@ -104,7 +104,7 @@ class LostRows:
         return total
 
     def summed_over(self, axis_name: str | tuple[str, ...]) -> LostRows:
-        """Return the sum of the rows lost over all members of a mapped axis (``jax.lax.psum``)."""
+        """Return LostRows summed over a mapped axis, as ``jax.lax.psum`` does, level by level."""
         numbers = jax.lax.psum(self.table * _COUNTS, axis_name)
         return LostRows(numbers + jax.lax.pmax(self.table * (1 - _COUNTS), axis_name))
 

@@ -37,12 +37,13 @@ _SLACK = 1.01
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbors:
-    """The neighbors among N points of each of M query points.
+    """The result of a search: for each of M query points, the nearest of N points.
 
     Attributes:
-      rows: ``int32[M, k]``, the rows of the neighbors among the points, nearest first; equally near
-        points are in the order of their rows. Unused entries are -1. Padding queries have none.
-      found: ``int32[M]``, the number of neighbors, including those that did not fit into k.
+      rows: ``int32[M, k]``, for each query, the rows of its neighbors in the arrays of the points,
+        nearest first. Equally near points are in the order of their rows. Unused entries are -1.
+        Queries that are padding have no neighbors.
+      found: ``int32[M]``, the number of neighbors of each query, which may exceed k.
     """
 
     rows: Int32[Array, "M k"]
@@ -61,7 +62,7 @@ class Neighbors:
         return jnp.sum(excess, dtype=jnp.int32)
 
     def raise_if_overflowed(self) -> None:
-        """Raise :class:`CapacityError` if neighbors did not fit; not inside ``jax.jit``."""
+        """Raise :class:`CapacityError` if a query has more than k neighbors; not in ``jax.jit``."""
         if not self.rows.size:
             return
         largest = int(jnp.max(self.found))
@@ -104,8 +105,9 @@ def radius_search(
     Raises:
       InputError: points and queries differ in axes or batch size, the radius is not above 0, or the
         algorithm is unknown. Also, in an eager call, if positions are so large that float32 does
-        not resolve a quarter of the radius: give :meth:`voxax.Points.make` a NumPy array of
-        float64. Under ``jax.jit``, such positions are compared as they are rounded.
+        not resolve a quarter of the radius, and a neighbor may be missed by rounding: give
+        :meth:`voxax.Points.make` a NumPy array of float64. Under ``jax.jit``, the rounded positions
+        are compared.
       CapacityError: in an eager call, a query has more neighbors than ``capacity``.
 
     Examples:
@@ -196,9 +198,9 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position.
+    """Return ``float[M]``: how coarsely floats are spaced at the largest coordinate of a position.
 
-    Positions whose ``scene`` is -1 count as zero.
+    Positions ``[M, D]`` whose ``scene`` is -1 count as zero.
     """
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
@@ -286,7 +288,10 @@ def _among_all(
 
 
 def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the sum of ``(a - b)**2`` over the last axis, which rounds less than dot products."""
+    """Return the squared distances between ``a`` and ``b``, whose last axis has the coordinates.
+
+    Differences are squared and added, which rounds less than a formula with dot products.
+    """
     return jnp.sum((a - b) ** 2, axis=-1)
 
 

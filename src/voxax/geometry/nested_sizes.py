@@ -62,9 +62,10 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
     """Return weights of the taps for each kernel size, which are differentiable in the size.
 
     The weight of tap k is ``clip((size - r_k) / tau + 1, 0, 1)``, where r_k is the smallest size
-    with the tap: it is 1 from this size on, and falls to 0 over ``tau`` smaller sizes. For a
-    centered odd kernel this is the usual ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated
-    in sizes to cover even sizes too. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
+    with the tap: it is 1 from this size on, and falls to 0 over ``tau`` smaller sizes. The usual
+    weight ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)`` of an offset o is stated in radii, so
+    it does not cover even sizes. With ``tau <= 1`` the result equals :func:`hard_mask` at whole
+    sizes.
 
     Args:
       size: ``float[...]``, kernel sizes.
@@ -86,9 +87,9 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
 
 
 def taps_by_size(offsets: Any) -> np.ndarray:
-    """Return the order of the taps by the smallest kernel size that has the tap.
+    """Return the indices of the taps, sorted by the smallest kernel size that has the tap.
 
-    Taps of equal size keep their order.
+    The sort is stable.
 
     Args:
       offsets: ``int[K, D]``, the offset of each tap; static.
@@ -103,7 +104,7 @@ def taps_by_size(offsets: Any) -> np.ndarray:
 
 
 def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
-    """Return the number of taps of each kernel size: the prefix lengths of :func:`taps_by_size`.
+    """Return the number of taps of each kernel size, which are a prefix of :func:`taps_by_size`.
 
     Args:
       offsets: ``int[K, D]``, the offset of each tap; static.

@@ -76,10 +76,10 @@ def curve_order(
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
-    """Return ``coords`` with each scene moved to the lowest corner of the range, and scaled up.
+    """Return ``coords`` with each scene moved and scaled up inside the coordinate range.
 
-    The factor is the power of two with which the scene's longest axis ends in the upper half of the
-    coordinate range.
+    The lowest corner of a scene moves to the lowest corner of the range. The scale is the largest
+    power of two for which the scene stays inside the range.
     """
     valid = (coords[:, 0] != PAD)[:, None]
     scene = jnp.where(valid[:, 0], coords[:, 0], batch_size)

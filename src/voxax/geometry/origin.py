@@ -121,24 +121,28 @@ _Place = Origin | tuple[float, ...]
 
 
 def shift(origin: _Place, own: _Place, ndim: int) -> Any:
-    """Return ``float32[3, D]``, whose sum over axis 0 is ``origin - own``; () counts as zero."""
+    """Return ``float32[3, D]``, whose sum over the first axis is ``origin - own``; () is zero."""
     zero = np.zeros((3, ndim), np.float32)
     to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
     return to if of is zero else to - of
 
 
 def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any]:
-    """Subtract an origin from positions, or return the part that is still to be subtracted.
+    """Subtract an origin from float64 positions, and return what is still to be subtracted.
+
+    Only a NumPy array of float64 is changed. The origin is subtracted from it in float64, and zero
+    is left to subtract. If the origin is traced, its value is unknown, so the array's
+    :func:`near_origin` is subtracted instead, and the result is float32. Other arrays are returned
+    as they are.
 
     Args:
-      positions: ``float[N, D]``, relative to ``own``. From a NumPy array of float64, the origin is
-        subtracted here; if it is traced, their :func:`near_origin` is subtracted instead. Other
-        arrays are returned as they are.
-      origin: the origin that the result is relative to; may be traced.
+      positions: ``float[N, D]``, relative to ``own``.
+      origin: the origin to subtract; may be traced.
       own: the origin that ``positions`` are relative to; () is zero.
 
     Returns:
-      The positions, and ``float32[3, D]``, parts whose sum is still to be subtracted from them.
+      The positions, and ``float32[3, D]``, whose sum over axis 0 the caller must subtract from them
+      to make them relative to ``origin``.
     """
     ndim = positions.shape[1]
     if not isinstance(positions, np.ndarray) or positions.dtype == np.float32:

@@ -27,9 +27,9 @@ class Patches(NamedTuple):
     Attributes:
       rows: ``int32[P, L]``, the voxel row in each slot of each patch, -1 in empty slots. Empty
         slots come last in their patch.
-      place: ``int32[capacity]``, for each voxel row the slot, as ``patch * L + slot``, whose
-        attention result the row takes; -1 for padding. If the row is in further slots, these only
-        serve as keys and values.
+      place: ``int32[capacity]``, for each voxel row, the index ``patch * L + slot`` of the slot
+        from which the row takes its attention result; -1 for padding. If the row is in other slots
+        too, it only serves as key and value there.
     """
 
     rows: jax.Array

@@ -53,9 +53,9 @@ class Plan:
       adjoints: transposed maps that the network needs and that are the adjoint of a record, so
         that no map is built for them.
       views: recipes of the other arrays of maps that convolution kernels need.
-      on_ladder: True takes few capacities in coarse steps, as on CPUs, where padding costs memory
-        but no time. False rounds the count of a level that is not fitted up by
-        :func:`voxax.bucket_capacity`.
+      on_ladder: True chooses from few capacities in coarse steps, as on CPUs, where padding costs
+        memory but no time. False rounds numbers of rows up by :func:`voxax.bucket_capacity`, for
+        inputs and for levels that are not fitted.
     """
 
     records: tuple[MapRecord, ...]
@@ -201,12 +201,13 @@ class Plan:
         Args:
           voxels: concrete voxels. NumPy arrays give NumPy results, without use of a device.
           maps: False attaches only the capacities and builds no maps.
-          grow: what to do if a level needs more rows than its fitted capacity. False raises. True
-            takes larger capacities. On CPUs these are the capacities of a plan that is not fitted.
-            On accelerators they are the fitted capacities for the next larger input that suffices;
-            if inputs about 16 times as large do not suffice, they are those of CPUs.
-          capacity: rows of the result, for instance from :meth:`capacity`; None takes the capacity
-            of ``voxels``.
+          grow: what to do if a level needs more rows than its fitted capacity. False raises an
+            error. True takes larger capacities. On CPUs these are the capacities of a plan that is
+            not fitted. On accelerators the input takes a larger capacity too, until the fitted
+            capacities suffice. If 16 times the input's capacity is not enough, the capacities are
+            chosen as on CPUs.
+          capacity: rows of the result before ``grow`` enlarges it, for instance from
+            :meth:`capacity`; None takes the capacity of ``voxels``.
 
         Raises:
           InputError: the voxels have another number of axes than the plan, or the stride of a
@@ -311,9 +312,10 @@ def plan(
     """Build every kernel map that ``model(voxels)`` needs, and return the voxels with the maps.
 
     The capacities of the model's levels are fitted to ``samples`` if there are any. Otherwise, on
-    CPUs, they follow from the capacity of the voxels, so that clouds of one capacity share a
-    program; on accelerators the number of voxels of each level is rounded up. For many clouds make
-    one :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
+    CPUs, they follow from the capacity of the voxels, so that inputs of one capacity share a
+    program. On accelerators, the number of voxels of each level is rounded up. For many inputs make
+    one :class:`Plan` by ``Plan.record(model, voxels).fitted(samples)``, and call its
+    :meth:`Plan.attach` for each input.
 
     Args:
       model: a module or function of Voxels; it is traced, not run.
@@ -345,10 +347,11 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A placeholder for attached maps, which marks a traced model's input and what comes from it.
+    """A placeholder for attached maps that marks voxels derived from the input of a traced model.
 
-    The recorder is part of the pytree's structure. So JAX traces a jitted function anew if it takes
-    marked voxels, and the function's maps are recorded. JAX takes other functions from its cache.
+    The recorder is part of the pytree's structure. So JAX traces a jitted function again if its
+    arguments are marked voxels, and the kernel maps of the function are recorded. Jitted functions
+    of other arguments are taken from JAX's cache.
     """
 
     recorder: _Recorder | None = None
@@ -377,10 +380,10 @@ class _Recorder:
         return isinstance(attached, _Watched) and attached.recorder is self
 
     def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
-        """Note a requested kernel map, and number the level of its output voxels. Return the map.
+        """Record a requested kernel map, and return it with the number of its output's level.
 
         The number becomes the ``level`` of the returned map's output geometry. A map whose input
-        voxels do not come from the model's input is returned unchanged.
+        voxels do not come from the model's input is returned unchanged and not recorded.
         """
         geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
         if not self._is_watched(geometry):  # voxels that do not come from the input
@@ -404,7 +407,7 @@ class _Recorder:
         return self._numbered[id(kernel_map)][1]
 
     def finish(self) -> None:
-        """Convert the noted maps to records. Call it at the end of the trace of the model."""
+        """Make ``records`` from the maps seen so far. Call it when the model has been traced."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
             keys = kernel_map.memo.names()

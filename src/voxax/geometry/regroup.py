@@ -159,7 +159,7 @@ def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
 
 @functools.partial(jax.jit, static_argnames="capacity")
 def _resized(found: UniqueRows, capacity: int) -> UniqueRows:
-    """Return ``found`` with its coordinates cut or padded to another capacity."""
+    """Return ``found`` with its array ``coords`` cut or padded to ``capacity`` rows."""
     if capacity == found.coords.shape[0]:
         return found
     rows = jnp.arange(capacity, dtype=jnp.int32)
@@ -217,7 +217,10 @@ def joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int
 
 
 def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
-    """Raise :class:`InputError` if ``lost``, a number of sites out of range, is known and not 0."""
+    """Raise :class:`InputError` if ``lost``, a number of sites out of range, is known and not 0.
+
+    ``operation`` says in the message what leads to these sites.
+    """
     if not _compat.is_traced(lost) and int(lost):
         raise InputError(
             f"{operation} leads to {int(lost)} sites with coordinates outside [-2**30, 2**30): "
@@ -234,8 +237,9 @@ def reduce_rows(
       features: ``[N, C]``.
       inverse: ``int32[N]``, the output row of each input row, or -1 for none.
       capacity: number of output rows.
-      reduction: see :func:`from_coords`. Half precision is summed in float32. Sums of 8- and 16-bit
-        integers are int32, and means of integers are float32 (of 64-bit integers, float64).
+      reduction: ``mean``, ``sum``, ``max``, ``min`` or ``first`` (the earliest row). Half precision
+        is summed in float32. Sums of 8- and 16-bit integers are int32, and means of integers are
+        float32 (of 64-bit integers, float64).
 
     Returns:
       ``[capacity, C]``; output rows without an input row are zero.

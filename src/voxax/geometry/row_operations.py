@@ -2,8 +2,8 @@
 
 Each operation is a JAX primitive that eager calls evaluate in NumPy, also within ``jax.grad``
 outside ``jit``. Its derivatives are operations of this module too. Under ``jit`` the operations are
-lowered to ordinary ones, which XLA fuses. :func:`clear_rows` and :func:`relu`, of which a network
-has many calls, are one equation each in a trace, so tracing is quick.
+lowered to ordinary ones, which XLA fuses. A network calls :func:`clear_rows` and :func:`relu` many
+times. Each call is one equation in a trace, so tracing is quick.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def add_rows(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return ``[M, C]``, where entry (m, c) is ``x[indices[m, c], c]``, or 0 for index -1."""
+    """Return ``[M, C]``, where entry (m, c) is ``x[indices[m, c], c]``, or 0 if the index is -1.
+
+    ``indices`` are ``int32[M, C]``, and ``x`` has C columns.
+    """
     return _call(_take_p, _taken, x, indices)
 
 
@@ -61,7 +64,11 @@ def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
 
 
 def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
-    """Return ``y [rows, C]``, the sum of ``x[m, c]`` at ``(indices[m, c], c)``; -1 adds nothing."""
+    """Return ``[rows, C]``: zeros, to which ``x[m, c]`` is added at entry ``(indices[m, c], c)``.
+
+    Both arrays are ``[M, C]``. An index of -1 adds nothing. This is the transpose of
+    :func:`take_rows`.
+    """
     return _put_p.bind(*_compat.vary_alike(x, indices), rows=rows)
 
 
@@ -76,7 +83,7 @@ def join_rows(*arrays: jax.Array, axis: int) -> jax.Array:
 
 
 def mean_rows(total: jax.Array, neighbors: jax.Array, dtype: Any) -> jax.Array:
-    """Divide sums ``[M, C]`` over K kernel taps by the number of neighbors of each row.
+    """Return means over the neighbors of each row, given the sums over its neighbors.
 
     Args:
       total: ``[M, C]``, the sums.

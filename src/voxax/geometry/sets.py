@@ -55,11 +55,12 @@ def union(
 
     Args:
       a, b: voxels of the same lattice (stride, batch size, voxel size, origin) and number of
-        channels. If the coordinates are equal, they are kept, unless ``capacity`` is given.
+        channels.
       reduction: how features combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the
         operands that have the voxel. Half precision is added in float32. Sums of 8- and 16-bit
-        integers are int32, and means of integers are float32.
-      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        integers are int32, and means of integers are float32 (of 64-bit integers, float64).
+      capacity: static number of rows of the result. None takes the coordinates of ``a`` as they are
+        if those of ``b`` are known to be equal. Otherwise None takes one of a few standard sizes in
         eager calls, and the sum of both capacities under ``jax.jit``.
 
     Raises:
@@ -82,8 +83,8 @@ def intersection(
 ) -> Voxels:
     """Return the voxels that are in both ``a`` and ``b``, and combine their features.
 
-    Arguments and errors as in :func:`union`. Under ``jax.jit``, ``capacity=None`` takes the
-    capacity of the smaller operand.
+    Arguments and errors as in :func:`union`, but if coordinates differ under ``jax.jit``,
+    ``capacity=None`` takes the smaller of both capacities.
 
     Examples:
       >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
@@ -95,7 +96,7 @@ def intersection(
 
 @checked_operator
 def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
-    """Concatenate the channels of two or more sets of voxels, as at a U-Net's skip connection.
+    """Concatenate the channels of several sets of voxels, as at a U-Net's skip connection.
 
     Args:
       voxels: one or more operands on the same lattice.
@@ -192,10 +193,11 @@ def _merged(
 def _joined(
     sources: Sequence[VoxelGeometry], join: Join, capacity: int | None
 ) -> tuple[VoxelGeometry, Rows]:
-    """Return the geometry of the union or intersection, and which source rows have its voxels.
+    """Return the geometry of the union or intersection, and the source rows of its voxels.
 
-    The second result is a tuple with an array ``int32[capacity of this geometry]`` for each source:
-    the source's row of each voxel, or -1. ``capacity`` is as in :func:`cat`.
+    The second result is a tuple with one array ``int32[rows of the geometry]`` for each source. It
+    has, for each voxel, the row of this voxel in the source, or -1. ``join`` is ``"union"`` or
+    ``"intersection"``; ``capacity`` is as in :func:`cat`.
     """
     first, *others = sources
     if capacity is None and all(first.same_as(other) for other in others):
@@ -225,10 +227,12 @@ def _own_rows(xp: Any, coords: Any) -> Any:
 
 @in_either("lengths", "capacity")
 def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
-    """Return ``int32[capacity]`` per list of rows: which of its rows each output row has, or -1.
+    """Return, for each of several lists of rows, the row of the list that goes to each output row.
+
+    The result is a tuple of arrays ``int32[capacity]``, with -1 where no row of the list goes.
 
     Args:
-      inverse: the output row of each row of the concatenated lists, or -1.
+      inverse: ``int32[sum(lengths)]``, the output row of each row of the concatenated lists, or -1.
       lengths: number of rows of each list.
       capacity: number of output rows.
     """
@@ -238,11 +242,11 @@ def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> 
 
 @in_either("base")
 def _matches(xp: Any, coords: Any, base: int) -> Any:
-    """Look the rows of ``coords[base]``, N of them, up in every array of ``coords``.
+    """Find each of the N rows of ``coords[base]`` in all arrays of the tuple ``coords``.
 
     Returns:
-      A tuple with ``int32[N]`` for each array, the matching row or -1; ``bool[N]``, which rows all
-      arrays have; ``int32[]``, the number of such rows.
+      Three values. A tuple with ``int32[N]`` for each array: the index of the equal row, or -1.
+      ``bool[N]``: which of the rows are in all arrays. ``int32[]``: the number of these rows.
     """
     find, smallest = rows_on_host if xp is np else rows_at, coords[base]
     own = xp.arange(smallest.shape[0], dtype=np.int32)

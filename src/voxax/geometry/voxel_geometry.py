@@ -50,9 +50,9 @@ class Memo:
     """A cache of values that are computed from the arrays of one owner, such as a VoxelGeometry.
 
     Each value is computed once, at the trace level of the owner's arrays. So a value may be used
-    wherever the owner may, inside ``scan`` bodies and gradients too. The memo lives as long as the
-    owner, so no tracer outlives its trace. It is no pytree child: flattening the owner drops it.
-    Copies, pickles and owners with other arrays have empty memos.
+    wherever the owner may be used, also inside ``scan`` bodies and gradients. The memo lives as
+    long as the owner, so no tracer outlives its trace. It is no child of the owner as a pytree:
+    flattening drops it. An owner that was unpickled, or that has other arrays, has an empty memo.
     """
 
     __slots__ = ("_owner", "_table")
@@ -79,7 +79,11 @@ class Memo:
         return self if same and known_facts == facts else Memo().owned_by(arrays, facts)
 
     def get(self, key: Hashable) -> Any:
-        """Return the value under ``key``; None if absent, or if its arrays were modified since."""
+        """Return the value under ``key``, or None if there is none that can be used here.
+
+        A value cannot be used if NumPy arrays that it was computed from were modified since, or if
+        it was remembered for another trace only.
+        """
         value, snapshot, trace = self._table.get(key, (None, (), None))
         if trace is not None and trace != _compat.current_trace():
             return None
@@ -89,7 +93,7 @@ class Memo:
         """Return the value under ``key``, or build and remember it.
 
         Args:
-          key: the name of the value.
+          key: the key that the value is remembered under.
           arrays: a pytree of every array that ``build`` reads. The value is built at their trace
             level. If they have different trace levels, the value is not remembered. If JAX hides
             the levels, the value is remembered for the current trace only.
@@ -179,7 +183,7 @@ class VoxelGeometry:
         self._own()
 
     def _own(self) -> None:
-        """Drop attached and remembered maps if they were built for other voxels."""
+        """Remove attached maps, and replace ``memo``, if they were built for other voxels."""
         attached = self.attached
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
             object.__setattr__(self, "attached", None)
@@ -239,10 +243,10 @@ class VoxelGeometry:
         return _compat.is_on_explicit_mesh(jax.tree.leaves(self))
 
     def bare(self) -> VoxelGeometry:
-        """Return these coordinates without attached or remembered maps.
+        """Return this geometry without attached or remembered maps, for a KernelMap to refer to.
 
-        A KernelMap refers to such a geometry. The memo of the original geometry refers to the map,
-        and a cycle would keep device memory until Python's next garbage collection.
+        The memo of this geometry refers to its kernel maps. If the maps referred back to it, the
+        cycle would keep device memory until Python's next garbage collection.
         """
         return dataclasses.replace(self, attached=None, memo=self.memo.only("valid"))
 
@@ -394,9 +398,9 @@ class AttachedMaps:
     def belong_to(self, geometry: VoxelGeometry) -> bool:
         """Return whether these maps were built for the voxels of ``geometry``.
 
-        The first geometry that is passed for a level counts as the right one. Later geometries of
-        this level must have the same coords array, stride and batch size. NumPy coordinates and
-        maps become read-only.
+        For the first geometry of each level that is passed, the answer is True. Later geometries of
+        this level must have its coords array, stride and batch size. If the answer is True, NumPy
+        arrays of coordinates and maps become read-only.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)
@@ -427,11 +431,12 @@ class AttachedMaps:
 class ShardMaps(AttachedMaps):
     """The kernel maps of one shard of a scene, whose inputs may lie on other shards.
 
-    Transposed maps have records too.
+    A transposed map has a record of its own, because it is not made from the forward map.
 
     Attributes:
       levels: the shard's own voxels at level 1, 2, ...
-      sources: for each record, the input voxels: own voxels and those of other shards, sorted.
+      sources: for each record, the input voxels of the map, sorted: those of this shard and those
+        that it reads from other shards.
       halos: for each record, the exchange that brings features of other shards to this shard.
     """
 
@@ -439,10 +444,10 @@ class ShardMaps(AttachedMaps):
     halos: tuple[Halo, ...] = ()
 
     def may_be(self, other: AttachedMaps | None) -> bool:
-        """Return whether ``other`` may contain the maps of the same split.
+        """Return whether ``other`` may have the same kernel maps of the same shard.
 
-        Traced arrays have no values to compare, so the answer is yes if both are traced and have
-        the same records and shapes.
+        Traced arrays have no values to compare. So the answer is True if all arrays of both are
+        traced and have the same shapes, and the records are equal. Otherwise it is False.
         """
         if not isinstance(other, ShardMaps) or self.records != other.records:
             return False

@@ -267,7 +267,8 @@ class Voxels:
         """Return the voxels with features ``function(features, other)``.
 
         ``other`` is Voxels on the same coordinates, a number, an array ``[C]`` or a scalar array.
-        Integers of 8 and 16 bits are converted to int32, so that the results fit.
+        Integers of 8 and 16 bits are converted to int32, so that the results fit. ``operation``
+        names the operation in error messages.
         """
         if isinstance(other, Voxels):
             other, geometry = on_geometry_of(self, other, operation)
@@ -450,7 +451,7 @@ def from_coords(
 ) -> Any:
     """Make voxels from integer coordinates in any order; duplicates are merged.
 
-    Eager calls run in NumPy and compile nothing for any N; see :func:`voxelize`.
+    Eager calls run in NumPy, so that a new N compiles nothing; see :func:`voxelize`.
 
     Args:
       coords: ``int[N, 1 + D]``, the batch index, then D coordinates (negative allowed), D 1 to 4.
@@ -460,9 +461,10 @@ def from_coords(
       capacity: static number of rows of the result. None takes one of a few standard sizes in
         eager calls, and N under ``jax.jit``.
       reduction: ``mean``, ``sum``, ``max``, ``min`` or ``first`` of the duplicates. Means of
-        integers are float32 and sums of 8- and 16-bit integers int32; other results keep the dtype.
+        integers are float32 (of 64-bit integers, float64), and sums of 8- and 16-bit integers are
+        int32. Other results keep the dtype.
       return_inverse: whether to return ``int32[N]`` too, the voxel row of each input row, -1 if the
-        row was dropped.
+        row is padding or was dropped.
       stride: total stride of the lattice of ``coords``, an integer or one per axis. It is 1 except
         for voxels of a coarse level, such as the target of a strided convolution.
       voxel_size: edge length at stride 1, a number or one per axis; () if there is no unit.
@@ -472,10 +474,11 @@ def from_coords(
       ``Voxels``, or ``(Voxels, inverse)`` with ``return_inverse``.
 
     Raises:
-      InputError: an argument has a wrong rank or dtype, lengths differ, or coordinates exceed 30
-        bits; in an eager call, a mean needs integers beyond 24 bits or a sum exceeds its dtype.
+      InputError: an argument has a wrong rank or dtype, or lengths differ. Also, in an eager call,
+        if coordinates are outside ``[-2**30, 2**30)``, a batch index is out of range, a mean needs
+        integers beyond 24 bits, or a sum exceeds its dtype.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
-        that do not fit are counted in ``num_dropped``.
+        that do not fit or are out of range are dropped and counted in ``num_dropped``.
     """
     given, on_host = (coords, features), known_on_host(coords, features)
     if on_host:
@@ -574,8 +577,8 @@ def voxelize(
     resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give larger coordinates as a
     NumPy array of float64, and an origin near them.
 
-    Outside ``jax.jit``, points are grouped in NumPy, and nothing is compiled for any N. Points on
-    an accelerator are copied to the host for this, and the voxels are copied to the device.
+    Outside ``jax.jit``, points are grouped in NumPy, so that a new N compiles nothing. Points on an
+    accelerator are copied to the host for this, and the voxels are copied to the device.
     :func:`voxelize_on_host` leaves the voxels on the host.
 
     Args:
@@ -585,12 +588,14 @@ def voxelize(
       features: ``[N, C]``, the features of each point; None gives one channel of ones.
       voxel_size: edge length in the unit of the positions, a number or one per axis; required.
       batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
-      reduction: how the features of a voxel's points merge; see :meth:`Voxels.from_coords`.
+      reduction: ``mean``, ``sum``, ``max``, ``min`` or ``first`` of the features of a voxel's
+        points; see :func:`voxax.geometry.from_coords`.
       capacity: static number of rows of the result. None takes one of a few standard sizes in
         eager calls, and N under ``jax.jit``.
       return_inverse: whether to return ``int32[N]`` too, the voxel row of each point, -1 if the
         point was dropped.
-      batch_size: static number of scenes. None takes ``max(batch_index) + 1`` in eager calls.
+      batch_size: static number of scenes. None takes that of the Points, or 1 without a batch
+        index, or ``max(batch_index) + 1``, which works only in eager calls.
       origin: position of the lattice origin, in float64; None is the origin of the Points, or zero.
 
     Returns:
@@ -598,9 +603,10 @@ def voxelize(
 
     Raises:
       InputError: an argument has a wrong rank or dtype, lengths differ, or the voxel size is not
-        positive. Also, in an eager call, for positions that are NaN or infinite, whose coordinates
-        exceed 30 bits, or that are in float32 where it does not resolve a quarter of a voxel.
-        Under ``jax.jit``, such points are dropped and counted in ``num_dropped``.
+        positive. Also, in an eager call, for positions that are NaN or infinite, whose voxel has
+        coordinates outside ``[-2**30, 2**30)``, or that are in float32 where it does not resolve a
+        quarter of a voxel. Under ``jax.jit``, such points are dropped and counted in
+        ``num_dropped``.
       CapacityError: in an eager call, the voxels do not fit ``capacity``.
 
     Examples:
@@ -666,7 +672,7 @@ def voxelize(
 def place_points(
     positions: Any, origin: Any, own: Any, size: tuple[float, ...], *, on_host: bool
 ) -> tuple[Any, Any, Any, Any]:
-    """Return the lattice cell of each position.
+    """Find the lattice cell of each position.
 
     Args:
       positions: ``float[N, D]`` relative to ``own``.
@@ -675,9 +681,9 @@ def place_points(
       on_host: whether the positions are NumPy arrays; the results then are NumPy arrays too.
 
     Returns:
-      Four arrays. The positions, less the part of the origin that was subtracted in float64.
-      ``int32[N, D]``, their cells. ``bool[N]``, whether the cell is known. ``bool[N]``, whether it
-      is unknown because float32 is too coarse.
+      Four arrays. ``float[N, D]``: the positions minus the part of the origin that was subtracted
+      in float64. ``int32[N, D]``: the cell of each position. ``bool[N]``: whether this cell is
+      known. ``bool[N]``: whether it is unknown because float32 is too coarse.
     """
     positions, parts = relative(positions, origin, own)
     to = lattice(parts, size, (1,) * len(size), positions.dtype)
@@ -768,9 +774,10 @@ def to_dense(
 def _rows_of_cells(
     coords: np.ndarray, corner: tuple[int, ...], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Return a grid ``int32[*shape]`` of scenes and cells: the row of each cell's voxel, or -1.
+    """Return a dense grid ``int32[*shape]``: the row of the voxel in each cell, or -1.
 
-    ``corner`` has the lattice coordinates of the first cell, which is the same in each scene.
+    ``shape`` is the number of scenes, then the D sizes of the grid. ``corner`` has the lattice
+    coordinates of the grid's first cell, which are the same in each scene.
     """
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = ((index >= 0) & (index < np.asarray(shape, np.int32)[None])).all(axis=1)
@@ -782,9 +789,10 @@ def _rows_of_cells(
 
 @in_either("corner", "shape")
 def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
-    """Return a grid ``[*shape, C]`` of scenes and cells: the features of each cell's voxel, or 0.
+    """Return a dense grid ``[*shape, C]``: the features of the voxel in each cell, or zeros.
 
-    ``corner`` has the lattice coordinates of the first cell, which is the same in each scene.
+    ``shape`` is the number of scenes, then the D sizes of the grid. ``corner`` has the lattice
+    coordinates of the grid's first cell, which are the same in each scene.
     """
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = xp.all((index >= 0) & (index < np.asarray(shape, np.int32)[None]), axis=1)
@@ -964,12 +972,13 @@ def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
 
 
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
-    """Return ``b`` with its rows on the coordinates of ``a``, and a geometry for ``a`` and ``b``.
+    """Return ``b`` for a row-by-row operation with ``a``, and the geometry of the result.
 
-    The geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
-    unknown whether two coordinate arrays are equal, for example if they are two arguments. Then the
-    compiled program compares the rows, once for each pair of geometries. A row of ``b`` with other
-    coordinates is lost: its features become zero, and it counts in ``num_dropped``.
+    If the coordinates are known to be equal, ``b`` is returned as it is. Under ``jax.jit`` this may
+    be unknown, for example if ``a`` and ``b`` are two arguments. Then the compiled program compares
+    the rows, once for each pair of geometries. A row of ``b`` with other coordinates is lost: its
+    features become zero, and it counts in ``num_dropped``. The geometry is that of ``a``, with the
+    lost rows of both. ``operation`` names the operation in the error message.
 
     Raises:
       GeometryMismatchError: the coordinates are known to differ; the message names the fix.

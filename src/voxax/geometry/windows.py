@@ -35,8 +35,9 @@ class Windows:
 
     Attributes:
       order: an order of the voxel rows: scene by scene, window by window, padding last.
-      number: ``int32[capacity]``, the window of each voxel row, counted from 0 through all scenes;
-        -1 for padding. It is in the voxels' own order, not sorted by ``order``.
+      number: ``int32[capacity]``, the number of the window that contains each voxel row, counted
+        from 0 through all scenes; -1 for padding. Entry i is for row i of the voxels, not for
+        place i in ``order``.
       most_rows: the largest number of rows that a window can have, or None if unknown; static.
     """
 
