@@ -284,7 +284,7 @@ class SceneSplit:
         fitted capacities, each scene has its own rounds and compiled program.
 
         Args:
-          samples: concrete voxels, one sample for each call of :meth:`split`.
+          samples: concrete voxels, each as :meth:`split` would take them.
           margin: factor on the largest number of rows that a sample needs.
 
         Raises:

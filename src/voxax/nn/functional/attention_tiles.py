@@ -92,7 +92,9 @@ class Logits:
 def attend_in_patches(
     query: Side, key: Side, value: jax.Array, how: Logits, *, one_group: bool = False
 ) -> jax.Array:
-    """Return attention within each patch, ``[P, Lq, H, d]``; zero for queries without keys.
+    """Return the result of attention within each patch, ``[P, Lq, H, d]``.
+
+    It is zero for queries without keys. There are H heads of d channels.
 
     Args:
       query, key: ``P`` patches of ``Lq`` and ``Lk`` slots.

@@ -384,7 +384,8 @@ class ConditionalPosition(CheckedModule):
     Args:
       channels: number of channels of input and output.
       kernel_size: kernel size of the convolution.
-      **options: options of the convolution. The other layers take ``dtype`` and ``param_dtype``.
+      **options: options of the convolution; ``dtype`` and ``param_dtype`` also apply to the linear
+        layer, and ``param_dtype`` to the norm.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in

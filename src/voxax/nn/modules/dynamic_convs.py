@@ -52,7 +52,7 @@ class DynamicConv(CheckedModule):
       use_bias: whether to add a bias.
       num_weights: number M of weights that ``mixture`` mixes. None is one weight without mixture.
       bank: the sizes for ``algorithm="bank"``, or their number; None is 3.
-      coarse_from: smallest size that this algorithm computes at half resolution; None for no size.
+      coarse_from: smallest size that ``"bank"`` computes at half resolution; None for no size.
       tau: width, in sizes, of the ramp by which taps fade in if sizes are floats.
       algorithm: the allowed algorithms; None follows the enclosing :func:`voxax.algorithms`, then
         the environment variable (see docs/algorithms.md).
