@@ -1,4 +1,4 @@
-"""Check the arguments of sparse layers, and build Voxels from the features that they compute."""
+"""Check the arguments of sparse layers, and build the Voxels that the layers return."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def request_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Return ``kernel_map`` after a check, or the map that the layer's other arguments describe.
+    """Return ``kernel_map`` after checks; if it is None, the map that the other arguments describe.
 
     A kernel map lists the pairs of input and output voxels of each tap (kernel offset). The
     arguments are those of :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -112,10 +112,10 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
 
 
 def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
-    """Raise :class:`InputError` unless ``weight`` has the right shape for the other arguments.
+    """Raise :class:`InputError` unless ``weight`` fits ``kernel_map``, ``channels`` and ``groups``.
 
-    The shape is ``[K, C_in, C_out]``, or with G ``groups`` ``[K, G, C_in/G, C_out/G]``. K is the
-    number of taps of ``kernel_map``, ``C_in`` is ``channels``, and any ``C_out`` is right.
+    The weight is ``[K, groups, channels / groups, C_out / groups]`` with any C_out, where K is the
+    number of taps of ``kernel_map``. With one group it may also be ``[K, channels, C_out]``.
     """
     taps = kernel_map.num_offsets
     if not hasattr(weight, "ndim"):
@@ -158,8 +158,8 @@ def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
 def static(value: Any) -> Any:
     """Return ``value`` in hashable form: sequences and arrays become tuples of Python scalars.
 
-    Modules are compared and hashed by their static attributes. flax would treat an array among
-    these attributes as a parameter.
+    Modules store their static attributes in this form. flax compares and hashes modules by static
+    attributes, and would treat an array as a parameter.
     """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = value.tolist()
@@ -169,9 +169,9 @@ def static(value: Any) -> Any:
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return the number of spatial axes of a module: ``ndim``, else ``module.NDIM``, else 3.
+    """Return a module's number of spatial axes: ``ndim`` if given, else ``module.NDIM``, else 3.
 
-    Raise :class:`InputError` if the first two are given and differ.
+    Raise :class:`InputError` if ``ndim`` and ``module.NDIM`` are both given and differ.
     """
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
@@ -206,7 +206,7 @@ def check_keeps_voxels(
 
 
 def refuse_arrays(layer: Any, voxels: Any) -> None:
-    """Raise :class:`InputError` if a layer is called with other than Voxels or Points.
+    """Raise :class:`InputError` if the input of a layer is neither Voxels nor Points.
 
     Args:
       layer: the module, or the name of the function.
@@ -247,9 +247,10 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return a dict of the requests ``fwd_algo``, ``dgrad_algo`` and ``wgrad_algo``.
+    """Return the algorithm requests of the three products of a convolution, by argument name.
 
-    Where one of the last two is None, ``bwd_algo`` takes its place.
+    The keys are ``fwd_algo``, ``dgrad_algo`` and ``wgrad_algo``. Where ``dgrad_algo`` or
+    ``wgrad_algo`` is None, the value is ``bwd_algo``.
     """
     return {
         "fwd_algo": fwd_algo,
@@ -267,7 +268,9 @@ def convolve_voxels(
     out_voxels: Voxels | None,
     **options: Any,
 ) -> Voxels:
-    """Check the weight, convolve over the map and return Voxels at the map's output coordinates.
+    """Return the convolution of ``voxels`` over a kernel map, as Voxels at the map's outputs.
+
+    The shape of the weight is checked first.
 
     Args:
       voxels, weight, bias, groups, out_voxels: as in
@@ -288,10 +291,11 @@ def output_voxels(
     out_voxels: Voxels | None = None,
     bias: jax.Array | None = None,
 ) -> Voxels:
-    """Return Voxels with ``features [out_capacity, C]``, plus ``bias [C]``, at the map's outputs.
+    """Return Voxels at the output coordinates of ``kernel_map``, with the given features.
 
-    ``voxels`` are the inputs of ``kernel_map``. If ``out_voxels`` are given, they are its outputs,
-    and the result has their coordinates.
+    The features are ``features [out_capacity, C]``, plus ``bias [C]`` if given. ``voxels`` are the
+    inputs of the map. If ``out_voxels`` are given, they are its outputs, and the result has their
+    coordinates.
     """
     target = None if out_voxels is None else out_voxels.geometry
     geometry = result_geometry(kernel_map, voxels.geometry, target)

@@ -20,8 +20,8 @@ class Step:
 
     Attributes:
       call: the function, called as ``call(*state, *fresh, voxels)``.
-      state: parameters and other variables of the model, which exist already.
-      fresh: shapes and dtypes of the optimizer's state, which does not exist yet.
+      state: parameters and other variables of the model, with their values.
+      fresh: shapes and dtypes of the optimizer's state, without values; empty without an optimizer.
     """
 
     call: Callable[..., Any]

@@ -217,9 +217,10 @@ def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels
 
 
 def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray:
-    """Return labels as an array; raise :class:`InputError` if it is not ``int[count or more]``.
+    """Return ``labels`` as an array of ``count`` or more integers.
 
-    The message calls the labels ``name`` and says ``whose`` voxels have them.
+    Raise :class:`InputError` for other labels. ``name`` and ``whose`` are words of its message: a
+    name for the labels, and whose voxels have them, such as ``"the scene's"``.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) < count or not np.issubdtype(array.dtype, np.integer):
@@ -231,7 +232,11 @@ def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray
 
 
 def _joined(parts: Sequence[Voxels], like: Voxels, packing: Packing) -> Voxels:
-    """Concatenate ``parts``, a shard's scenes, to a batch with channels and dtype of ``like``."""
+    """Return the scenes ``parts`` of one shard as a batch, with the channels and dtype of ``like``.
+
+    The batch has ``packing.capacity`` rows and ``packing.scenes_per_shard`` scenes, of which those
+    after ``parts`` are empty.
+    """
     rows = [np.zeros((0, like.coords.shape[1]), np.int32)]
     features = np.zeros((packing.capacity, like.num_channels), like.features.dtype)
     start = 0

@@ -6,7 +6,8 @@ copies of these rows, which form its *halo*.
 
 The *exchange schedule* lists which shard sends halo rows to which other shard in which round. A
 round is one ``ppermute``: each shard sends one message at most, and all messages have the same
-number of rows, because shapes are static. So rounds with messages of similar size waste little.
+number of rows, because shapes are static. So a round wastes little if its messages have similar
+sizes.
 """
 
 from __future__ import annotations
@@ -104,9 +105,11 @@ class ShardTable:
     """The part of a kernel map that one shard computes.
 
     Attributes:
-      table: ``int32[own outputs, K]``, the neighbors as indices into ``extended``, or -1.
+      table: ``int32[M, K]`` for the M output rows that the shard owns: the neighbors as indices
+        into ``extended``, or -1.
       extended: indices of the input rows that the shard owns or reads, ascending.
-      borrowed: ``{shard: rows}``, indices of the input rows that other shards own, ascending.
+      borrowed: ``{owner: rows}``, for each other shard the indices of its input rows that this
+        shard reads, ascending.
     """
 
     table: np.ndarray
@@ -117,7 +120,11 @@ class ShardTable:
 def partition_map(
     table: np.ndarray, inputs: LevelPartition, outputs: LevelPartition
 ) -> list[ShardTable]:
-    """Cut a kernel map, ``int32[N_out, K]``, into the parts that shards of ``outputs`` compute."""
+    """Cut a kernel map into parts, one for each shard, with the output rows that the shard owns.
+
+    ``table`` is the map, ``int32[N_out, K]``. ``inputs`` and ``outputs`` assign its input rows and
+    its output rows to shards.
+    """
     found = []
     for shard, (own_out, own_in) in enumerate(zip(outputs.rows, inputs.rows, strict=True)):
         part = table[own_out]
@@ -140,14 +147,18 @@ Messages = Mapping[tuple[int, int], int]
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One round of a schedule: its pairs ``(sender, receiver)``, and the rows of each message."""
+    """One round of an exchange schedule.
+
+    ``pairs`` are the ``(sender, receiver)`` shards of its messages. ``rows`` is the number of rows
+    of every message.
+    """
 
     pairs: Round
     rows: int
 
 
 def matched(messages: Messages) -> tuple[Exchange, ...]:
-    """Return a schedule of rounds for exactly these messages, as needed for one scene.
+    """Return an exchange schedule for exactly the given messages, such as those of one scene.
 
     Messages are scheduled in descending order of size, each in the first round in which both its
     sender and its receiver are free. So the messages of a round have similar sizes. If no shard
@@ -171,10 +182,10 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 
 
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
-    """Return a schedule of rounds that suits many scenes, where shards send along a ring.
+    """Return an exchange schedule in which all shards send along a ring; it suits many scenes.
 
     In the round of distance d, shard s sends to shard ``(s + d) % shards``. There is a round for
-    each distance in ``messages``, and always for the distances to both neighbors.
+    each distance that occurs in ``messages``, and always for the distances to both neighbors.
     """
     largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
     for (sender, receiver), number in messages.items():
@@ -273,7 +284,7 @@ class SceneSplit:
         fitted capacities, each scene has its own rounds and compiled program.
 
         Args:
-          samples: concrete voxels, one sample for each call of :meth:`split`.
+          samples: concrete voxels, each as :meth:`split` would take them.
           margin: factor on the largest number of rows that a sample needs.
 
         Raises:
@@ -304,8 +315,8 @@ class SceneSplit:
           ``(voxels, labels, rows)``. The arrays of ``voxels`` are ``[shards, ...]``; use its
           properties only inside ``jax.shard_map``, which splits the first axis. ``labels`` is
           ``int32[shards, capacity]``, with -1 for padding and unknown labels. ``rows`` is
-          ``int32[shards, capacity]``, the scene's row of each shard's row or -1 for padding; pass
-          it to :func:`join_shards`.
+          ``int32[shards, capacity]``: for each row of a shard its row in the scene, or -1 for
+          padding; pass it to :func:`join_shards`.
 
         Raises:
           CapacityError: the scene exceeds a fitted capacity; the message names it and the fix.
@@ -398,7 +409,10 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Return padded capacities, ``margin`` times the needs, with rounds from ``schedule``."""
+        """Return capacities for ``margin`` times the needs, rounded up, and the exchange rounds.
+
+        ``schedule`` is a function from the messages of one kernel map to its rounds.
+        """
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))
@@ -415,7 +429,7 @@ class _Cut:
     """A concrete scene cut into shards.
 
     ``levels`` are the coordinates ``int32[N, 1 + D]`` of each level, ``own`` is the partition of
-    each level, and ``tables`` are the parts of each map by shard.
+    each level, and ``tables[map][shard]`` is the part of a kernel map for a shard.
     """
 
     split: SceneSplit

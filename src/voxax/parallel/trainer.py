@@ -200,7 +200,7 @@ class DataParallelTrainer(_OnMesh, Trainer):
       optimizer: an optax transformation.
       mesh: the devices of all processes.
       axis: name of the mesh axis over which scenes are divided, or one scene is split
-        (:class:`voxax.parallel.SceneSplit`). Give both names to do both.
+        (:class:`voxax.parallel.SceneSplit`). Give a tuple of two names to do both.
       class_weights: weight of each class in the loss, ``float[classes]``, or None.
       ignore_label, added_loss, on_metrics, keep_programs: as in that ``Trainer``.
     """

@@ -1,7 +1,8 @@
-"""Convolve grids with a kernel size per position, rounded to a few sizes, the bank.
+"""Convolve grids with a kernel size per position, approximated by a few sizes: the bank.
 
-This is ``algorithm="bank"`` of :func:`voxax.nn.functional.dynamic_conv`. The result is exact only
-if all requested sizes are in the bank. Large sizes can be computed at half the resolution.
+This is ``algorithm="bank"`` of :func:`voxax.nn.functional.dynamic_conv`. The kernel size of each
+position is rounded to the nearest size in the bank, so the result is exact only if all requested
+sizes are in the bank. Large sizes can be computed at half the resolution.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ def bank_conv(
 ) -> jax.Array:
     """Convolve each position with its kernel size rounded to the nearest size in ``bank``.
 
-    ``dynamic_conv(..., algorithm="bank")`` calls this function. The nearest size is that with the
-    nearest number of taps. The result is approximate, see :func:`voxax.nn.functional.bank_error`,
-    unless all sizes are in the bank.
+    ``dynamic_conv(..., algorithm="bank")`` calls this function. The nearest size is the one whose
+    number of taps is nearest. The result is exact if all sizes are in the bank and ``coarse_from``
+    is None. Otherwise it is approximate; :func:`voxax.nn.functional.bank_error` measures the error.
 
     Args:
       x: ``[B, *spatial, C]``.
       weight: ``[K, C, C_out]``, whose K taps are a box with equal sides.
       sizes: ``int32[B, *outputs]``, size of the kernel at each position.
       spec: offsets of the taps, stride and dilation.
-      bank: the sizes, or their number. For a number, the sizes are chosen at run time from the
-        histogram of ``sizes``: those for which rounding adds and removes the fewest taps, summed
-        over all positions, among those for which it does not increase the total number of taps.
-      coarse_from: sizes from this one on are computed on a grid of half the resolution (a
+      bank: the sizes, or how many sizes to choose at run time from the histogram of ``sizes``. The
+        chosen sizes are those for which rounding adds and removes the fewest taps, summed over all
+        positions. Choices that would increase the total number of taps are excluded.
+      coarse_from: the smallest size that is computed on a grid of half the resolution (a
         hierarchical bank); None computes no size there. A cell of this grid covers two positions
         along each axis and holds the mean of ``x`` over them. All positions of a cell get the same
         result: the mean of the kernels centered at these positions, applied to the cells. With D
         axes this takes about ``4**-D`` of the arithmetic. It is exact where ``x`` is constant.
-      uniform: what is known about ``sizes``, see
-        :func:`voxax.products.convolution.convolve_sized`.
+      uniform: what is known about ``sizes``: ``"all"``, that every position has all taps;
+        ``"scenes"``, that all positions of a scene have one size; or ``""``, nothing.
       precision: as in :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
@@ -120,10 +121,11 @@ def _of_bank(
     uniform: Uniform,
     precision: str,
 ) -> jax.Array:
-    """Convolve with ``sizes`` that are 0 or in ``bank``, by the fastest method of the platform.
+    """Return the convolution of ``x`` with kernel sizes that are 0 or in ``bank``.
 
-    On GPUs this is one convolution per size of the bank. CPUs and TPUs use the algorithms for
-    arbitrary sizes: with 3 sizes, 3 convolutions took 3 times as long as ``grouped`` on 2 cores of
+    Arguments as in :func:`by_convolutions`, with ``uniform`` as in :func:`bank_conv`. GPUs run one
+    convolution per size of the bank. CPUs and TPUs use the algorithms for arbitrary sizes, which
+    are faster there: with 3 sizes, 3 convolutions took 3 times as long as ``grouped`` on 2 cores of
     an AMD EPYC (128x128 positions, 64 channels), and 2 times as long as ``tiled`` on a TPU, by the
     compiler's schedule.
     """
@@ -171,7 +173,10 @@ def by_convolutions(
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the banks to choose from: all sets of ``bank`` sizes, or ``bank`` if it is a tuple.
+    """Return the banks to choose from, each an ascending tuple of sizes.
+
+    A tuple ``bank`` is the only choice. If ``bank`` is a number, the choices are all sets of that
+    many kernel sizes of ``spec``, or the set of all its sizes if it has fewer.
 
     Raises:
       InputError: the bank is empty, or has a size that the weight lacks.
@@ -192,7 +197,11 @@ def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ..
 def rounded(
     sizes: jax.Array, spec: KernelSpec, bank: int | tuple[int, ...]
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the bank's sizes, ascending, and ``sizes`` rounded as in :func:`bank_conv`."""
+    """Return the sizes of the bank, ascending, and ``sizes`` rounded to them.
+
+    If ``bank`` is a number, the sizes are chosen as in :func:`bank_conv`. The rounded sizes have
+    the shape of ``sizes``; size 0 stays 0.
+    """
     counts, every = np.asarray(taps_by_size(spec)), _banks(spec, bank)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
     # The nearest size is that with the nearest number of taps; the smaller if two are equally near.
@@ -253,18 +262,19 @@ def _on_cells(
     Args:
       x: ``[B, *spatial, C]``.
       w: ``[K, C, C_out]``, whose K taps are a box with equal sides.
-      far: ``int32[B, *spatial]``, kernel size of the positions to compute at half resolution, else
-        0.
-      size: ``int32[]``, the size to compute, at least 1.
+      far: ``int32[B, *spatial]``, the kernel size of each position to compute at half resolution,
+        and 0 at other positions.
+      size: ``int32[]``, the kernel size to compute, at least 1.
       spec: offsets of the taps, stride 1, and dilation.
       side: side of the kernel at half resolution, in cells.
       precision: as in :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
-      Five arrays: ``bool[B, *spatial]``, whether ``far`` equals ``size``; ``[B, *cells, C]``, the
-      mean of ``x`` in each cell; ``[side**D, C, C_out]``, the kernel on cells; ``int32[]``, the
-      side in cells that ``size`` needs, or 0 if no position has ``size``; ``int32[B, *cells]``,
-      this side in cells that contain a position of ``size``, and 0 in other cells.
+      Five arrays. ``bool[B, *spatial]``: whether ``far`` equals ``size``. ``[B, *cells, C]``: the
+      mean of ``x`` in each cell. ``[side**D, C, C_out]``: the kernel on cells. ``int32[]``: the
+      side of this kernel that ``size`` needs, in cells, or 0 if no position has ``size``.
+      ``int32[B, *cells]``: this side in cells that contain a position of ``size``, and 0 in other
+      cells.
     """
     largest, wide = len(taps_by_size(spec)) - 1, accumulator(w.dtype)
     # Taps beyond the size are not read.
@@ -294,14 +304,21 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Return ``total``, replaced where ``here`` is True by ``y`` of the position's cell."""
+    """Return ``total [B, *spatial, C]``, with the value of the cell where ``here`` is True.
+
+    ``y [B, *cells, C]`` has the values of cells, and ``here`` is ``[B, *spatial]``. A cell covers
+    two positions along each axis.
+    """
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
     return jnp.where(here[..., None], y, total)
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return ``int[L + 1]``: the side, in coarse cells, covering a kernel of each size 0 to L."""
+    """Return ``int[L + 1]``: for each kernel size 0 to L, the side of the box of cells covering it.
+
+    L is the largest size of ``spec``. A cell covers two positions along each axis.
+    """
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
     high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]
@@ -310,12 +327,12 @@ def _cell_sides(spec: KernelSpec) -> np.ndarray:
 
 
 def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
-    """Return ``[L + 1, side, L]``: for each kernel size, the share of tap l that is in cell j.
+    """Return the share of each tap in each cell for each kernel size, ``[L + 1, side, L]``.
 
-    The axes are the kernel size, j and l, and L is ``largest``. A cell covers two positions along
-    an axis. Seen from the left position of a cell, the tap at offset o (times ``dilation``) lies
-    ``floor(o / 2)`` cells away; from the right position, ``floor((o + 1) / 2)`` cells. One half of
-    the tap goes to each of these two cells.
+    The axes are kernel size, cell and tap. L is ``largest``, and a cell covers two positions along
+    an axis. Seen from the left position of a cell, a tap at dilated offset o lies ``floor(o / 2)``
+    cells away; from the right position, ``floor((o + 1) / 2)`` cells. Each of these two cells gets
+    half of the tap.
     """
     shares = np.zeros((largest + 1, side, largest))
     for size in range(1, largest + 1):
@@ -328,9 +345,9 @@ def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
 
 
 def within(taps: tuple[int, ...], size: Any) -> tuple[slice, ...]:
-    """Return one slice per axis that cuts the kernel of ``size`` out of one of shape ``taps``.
+    """Return one slice per axis that cuts a kernel of ``size`` from a larger, centered kernel.
 
-    A ``size`` of None uses all taps.
+    ``taps`` is the size of the larger kernel along each axis. A ``size`` of None uses all its taps.
     """
     sides = [n if size is None else min(n, int(size)) for n in taps]
     first = [(n - 1) // 2 - (side - 1) // 2 for n, side in zip(taps, sides, strict=True)]

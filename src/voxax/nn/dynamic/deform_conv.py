@@ -157,7 +157,8 @@ def deform_conv(
 def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
     """Return the kernel size per axis, from ``weight``, or from ``kernel_size`` without a weight.
 
-    Raise ``InputError`` if both are given and differ, or if a shape does not match.
+    Raise ``InputError`` if ``weight`` and ``kernel_size`` differ or are both None, or if the weight
+    does not match ``x`` and ``groups``.
     """
     ndim, channels = x.ndim - 2, x.shape[-1]
     if weight is None:
@@ -180,9 +181,11 @@ def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
 
 
 def _by_part(offsets, mask, outputs, number, ndim, channels):
-    """Return offsets ``[B, *outputs, G, K, D]``, mask ``[B, *outputs, G, K]`` or None, and G.
+    """Return ``offsets`` and ``mask`` with an axis for the G channel groups of the offsets, and G.
 
-    Without a group axis, G is 1. ``number`` is K, ``ndim`` is D. Other shapes raise ``InputError``.
+    The results are ``[B, *outputs, G, K, D]`` and ``[B, *outputs, G, K]``. Arrays without a group
+    axis get one of length 1, and a mask of None stays None. The argument ``outputs`` starts with B,
+    ``number`` is K, and ``ndim`` is D. Other shapes raise ``InputError``.
     """
     if offsets.ndim == len(outputs) + 2:
         offsets = offsets[..., None, :, :]
@@ -277,15 +280,16 @@ def local_conv(
 def _under_taps(
     x: jax.Array, spec: KernelSpec
 ) -> tuple[np.ndarray, Callable[[jax.Array], jax.Array]]:
-    """Return where each tap starts in the padded ``x``, and a function that reads one tap.
+    """Return the position of each tap in the padded ``x``, and a function that reads one tap.
 
     Args:
       x: ``[B, *spatial, C]``; it is padded once.
       spec: offsets of the taps, stride and dilation.
 
     Returns:
-      The starts, ``int32[K, D]``, one row for each tap; and a function from one such row to the
-      values of ``x`` at this tap for all outputs, ``[B, *outputs, C]``, zero outside the grid.
+      The positions, ``int32[K, D]``, one row for each tap. And a function that takes one such row,
+      and returns the values of ``x`` at this tap for all outputs, ``[B, *outputs, C]``, zero
+      outside the grid.
     """
     taps, steps = np.asarray(spec.dilated_offsets), np.asarray(spec.stride)
     last = (np.asarray(output_grid(x.shape[:-1], spec.stride)[1:]) - 1) * steps

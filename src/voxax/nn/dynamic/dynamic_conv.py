@@ -222,9 +222,10 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Convolve with float sizes, for ``tau`` of 1.
+    """Return the convolution for float ``sizes``, interpolated between whole sizes (``tau`` is 1).
 
-    The result is interpolated between those of the next smaller and the next larger whole size.
+    The results of the whole sizes below and above a float size are interpolated linearly.
+    ``options`` are keyword arguments of :func:`voxax.products.convolution.convolve_sized`.
     """
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
@@ -246,7 +247,12 @@ def _own_kernels(
     algorithm: Request,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Convolve with the kernel in ``weights`` nearest to the ``size`` of each scene or position."""
+    """Convolve with a separate kernel for each size; ``weights`` maps each size to its kernel.
+
+    ``size`` is one number, one for each scene, or one for each position. Each size takes the kernel
+    with the nearest number of taps; the smaller one of two that are equally near. Other arguments
+    as in :func:`dynamic_conv`.
+    """
     ndim, bank = grid_axes(x), sorted(weights)
     if not bank or size is None:
         raise InputError(
@@ -312,10 +318,11 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve by ``run`` with M weights, mixed by ``mixture`` for each scene or position.
+    """Convolve with M weights, mixed by ``mixture`` for each scene or position.
 
-    ``whole`` is True if ``run`` must get all scenes in one call. ``taps`` is the kernel size per
-    axis, and ``outputs`` is ``(B, ...)`` with the extents of the output grid.
+    ``run`` is a function that convolves ``x`` with one weight ``[K, C, C_out]`` and ``sizes``.
+    ``whole`` is True if it must get all scenes in one call. ``taps`` is the kernel size per axis,
+    and ``outputs`` is ``(B, ...)`` with the extents of the output grid.
     """
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):

@@ -81,14 +81,14 @@ def sampled_conv(
     tau: float,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Compute :func:`voxax.nn.functional.dynamic_conv` with taps between grid positions too.
+    """Compute :func:`voxax.nn.functional.dynamic_conv` with taps that may lie between cells.
 
     This is the algorithm ``masked``, in ordinary JAX operations. ``weight`` is ``[K, C, C_out]``,
     and ``sizes`` are ``[B, *outputs]``. ``dilation``, ``offsets`` and ``mask`` are None or arrays
-    with values for each output position.
+    with values for each output position; ``tau`` is the width of the ramp of float sizes.
 
-    Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in
-    the input stays NaN where the mask is zero.
+    Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in the
+    input stays NaN where the mask is zero.
     """
     outputs = output_grid(x.shape[:-1], spec.stride)
     ndim, taps = len(spec.stride), spec.num_offsets
@@ -145,7 +145,10 @@ def _wider(a: Any, b: Any) -> Any:
 
 
 def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
-    """Return ``int32[1, *outputs[1:], D]``: the input position of each output of a scene."""
+    """Return the input position of each output of a scene, ``int32[1, *outputs[1:], D]``.
+
+    ``outputs`` is ``(B, ...)`` with the extents of the output grid along D axes.
+    """
     axes = [np.arange(n) * s for n, s in zip(outputs[1:], stride, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)[None].astype(np.int32)
 
@@ -199,13 +202,14 @@ def _rows(
 
 
 def _checked(dilation, offsets, mask, outputs, taps, ndim):
-    """Check the shapes of three arrays, each of which may be None, and return the arrays.
+    """Check the shapes of ``dilation``, ``offsets`` and ``mask``, and return these three arrays.
 
-    They are dilation ``[*outputs, 1 or D]``, offsets ``[*outputs, K, D]`` and mask
-    ``[*outputs, K]``. ``taps`` is K, ``ndim`` is D, and ``outputs`` starts with the batch size.
+    The results are dilation ``[*outputs, 1 or D]``, offsets ``[*outputs, K, D]`` and mask
+    ``[*outputs, K]``; None stays None. A dilation ``[*outputs]`` gets a last axis of length 1.
+    ``taps`` is K, ``ndim`` is D, and ``outputs`` starts with the batch size.
 
     Raises:
-      InputError: another shape; the message names the expected shape.
+      InputError: an array has another shape; the message names the expected shape.
     """
     if dilation is not None:
         dilation = jnp.asarray(dilation)
@@ -227,6 +231,6 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
 
 
 def as_places(steps: jax.Array) -> jax.Array:
-    """Cast ``steps`` on the grid to int32 if they are integers, else to at least float32."""
+    """Cast positions or offsets on the grid: integers to int32, floats to at least float32."""
     is_whole = jnp.issubdtype(steps.dtype, jnp.integer)
     return steps.astype(jnp.int32 if is_whole else accumulator(steps.dtype))

@@ -187,7 +187,7 @@ Window = Callable[[jax.Array], jax.Array]
 
 @checked_operator
 def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return ``(1 - q)^3``, a smooth weight by ``q = r^2 / radius^2``; zero for q > 1.
+    """Return ``(1 - q)^3``, a smooth weight of the point at ``q = r^2 / radius^2``; zero for q > 1.
 
     Args:
       squares: ``float[...]``, the squared relative distances q.
@@ -216,9 +216,10 @@ def continuous_conv(
 ) -> Points:
     """Convolve points with a kernel that is a continuous function of the relative position.
 
-    ``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``. W is a
-    grid of matrices on the cube ``[-1, 1]^D``, interpolated linearly. The corners of the grid are
-    the corners of the cube. The mapping takes the ball of neighbors onto the cube.
+    ``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``, where
+    neighbor i of the query q has position ``p_i`` and features ``x_i``. W is a grid of matrices on
+    the cube ``[-1, 1]^D``, interpolated linearly. The corners of the grid are the corners of the
+    cube. The mapping takes the ball of neighbors onto the cube.
 
     Args:
       points: input with C channels and D axes, 1 to 3.
@@ -227,9 +228,11 @@ def continuous_conv(
         radius. A neighbor beyond the radius reads the cube's surface (where ``poly6`` is zero).
       queries: points of the output; None takes ``points``.
       radius: radius of the ball, in the unit of the positions; may be traced.
-      mapping: ``volume_preserving``, from the ball over a cylinder to the cube; ``radial``, which
-        stretches along rays; or ``identity``. With one axis all three are the identity.
-      window: function a, from ``|r|^2``, ``float[m, k]``, to factors; None is 1.
+      mapping: ``volume_preserving``, which maps the ball to a cylinder and the cylinder to the
+        cube; ``radial``, which stretches along rays; or ``identity``. With one axis all three are
+        the identity.
+      window: function a. It gets ``|r|^2``, ``float[m, k]`` for m queries with k neighbors each,
+        and returns factors of this shape. None is 1.
       normalize: whether to divide by n, the sum of the window's factors, where it is not zero.
       bias: ``[C_out]`` or None.
       precision: None keeps the input's full precision (or follows
@@ -291,7 +294,11 @@ def continuous_conv(
 
 
 def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
-    """Map ``places [..., D]`` in the unit ball onto the cube ``[-1, 1]^D``, for D of 1 to 3."""
+    """Map ``places [..., D]`` in the unit ball to the cube ``[-1, 1]^D``, for D of 1 to 3.
+
+    With ``mapping="identity"``, or one axis, the positions do not change. Other mappings cover the
+    whole cube.
+    """
     ndim = places.shape[-1]
     if mapping == "identity" or ndim == 1:
         return places
@@ -337,8 +344,9 @@ def kernel_point_positions(
     """Return kernel points ``float64[number, ndim]``: one in the center, the others far apart.
 
     The points minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms. They
-    are then scaled so that the mean norm of all except the center is ``radius``. They are computed
-    on the host from fixed random places, so every call returns the same points.
+    are then scaled so that the mean norm of all except the center is ``radius``. The minimization
+    runs on the host and starts from random positions of a fixed seed, so every call returns the
+    same points.
 
     Args:
       number: static number of points, at least 1; 15 is usual in three axes.
@@ -398,7 +406,8 @@ def kernel_point_conv(
 ) -> Points:
     """Convolve points with a weight matrix at each kernel point around a query (KPConv).
 
-    ``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``.
+    ``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``, where neighbor i
+    of the query q has position ``p_i`` and features ``x_i``, and ``kp_k`` is kernel point k.
 
     Args:
       points: input with C channels and D axes.
@@ -488,8 +497,8 @@ def kernel_point_penalty(
     Raises:
       InputError: shapes or dtypes differ from those above.
 
-    Source: equations 9 and 10 of Thomas et al., "KPConv", ICCV 2019, with means for sums over the
-    points.
+    Source: equations 9 and 10 of Thomas et al., "KPConv", ICCV 2019, with means over the points in
+    place of sums.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)

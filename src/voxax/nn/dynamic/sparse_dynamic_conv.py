@@ -53,14 +53,14 @@ def sparse_dynamic_conv(
 ) -> Voxels:
     """Convolve voxels with a kernel size, dilation, mask or weights given for each output voxel.
 
-    ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``: m is 1 for the taps of u's size
-    and else 0 (or a ramp, see ``tau``), times ``mask``; d is the dilation; ``o_k`` the offset of
-    tap k; W the weight, or a mixture of several. Shapes do not depend on the values, so new sizes
-    compile nothing.
+    ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``. Here ``m_k(u)`` is 1 for the taps
+    k within the kernel size of u and 0 for other taps (with ``tau``, a ramp), times ``mask``. ``d``
+    is the dilation, ``o_k`` the offset of tap k, and W the weight, or a mixture of several. Shapes
+    do not depend on the values, so new sizes do not trigger compilation.
 
     Size s has the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation. So
-    the kernel of size 3 is part of that of size 4, and so on. With hard sizes (``tau=None``) no
-    product, forward or backward, computes a tap that the output's size leaves out.
+    the kernel of size 3 is part of that of size 4, and so on. With hard sizes (``tau=None``),
+    neither the forward nor the backward pass computes taps outside an output's size.
 
     Args:
       voxels: input with ``C_in`` channels.
@@ -85,12 +85,12 @@ def sparse_dynamic_conv(
         under ``jax.jit`` it sets the voxel's outputs to NaN (integer products to 0).
       capacity, out_voxels, kernel_map, kernel_shape: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      algorithm: which strategies may be used, a request as in
-        :func:`voxax.nn.functional.dynamic_conv`. Both strategies give the same result. ``grouped``
-        computes only taps within the sizes: one convolution without the other taps for hard sizes;
-        for soft sizes one convolution per size, over the taps that this size adds to the next
-        smaller one. ``masked`` multiplies every tap by its factor, and is required with ``mask``.
-        If both are allowed, ``grouped`` runs where it can. The other strategies are for grids.
+      algorithm: the allowed strategies, a request as in :func:`voxax.nn.functional.dynamic_conv`.
+        Both strategies for voxels give the same result. ``grouped`` computes only taps within the
+        sizes. For hard sizes it runs one convolution; for soft sizes, one per size, over the taps
+        that this size adds to the next smaller one. ``masked`` multiplies every tap by its factor.
+        ``mask`` requires ``masked``; without a mask, ``grouped`` runs if both are allowed. The
+        other strategies of ``dynamic_conv`` are for grids.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
@@ -165,9 +165,10 @@ def sparse_dynamic_conv(
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """Return the kernel shape ``shape``, or its offsets if a kernel of it would not be centered.
+    """Return ``shape``, or the kernel offsets of a centered kernel of this shape.
 
-    It would not be centered where ``stride == kernel_size > 1`` on some axis.
+    The offsets are needed where ``stride == kernel_size > 1`` on some axis: there the kernel with
+    the name ``shape`` would not be centered.
     """
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
@@ -179,7 +180,14 @@ def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelSha
 def _dilation(
     dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
 ) -> tuple[Any, jax.Array | None]:
-    """Return ``(dilation, None)`` if static; for an array, ``(tuple(dilations), dilation)``."""
+    """Return ``(dilation, None)`` if static; for an array, ``(tuple(dilations), dilation)``.
+
+    ``dilations`` are the distinct values that occur in an array ``dilation [out_capacity]``.
+
+    Raises:
+      InputError: ``dilations`` are given for a static dilation, or are missing or repeated for an
+        array; an array is not of integers, or comes with a ``kernel_map``.
+    """
     if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
         if dilations is not None:
             raise InputError(
@@ -204,7 +212,8 @@ def _of_rows(
 ) -> Any:
     """Return ``value`` as an array of ``shape``, 0 in rows that are not ``valid``; None stays None.
 
-    ``scalar`` allows a single number, and integers. ``name`` is for the error message.
+    With ``scalar``, the value may also be a single number or integers. ``name`` is for the error
+    message.
 
     Raises:
       InputError: ``value`` has another shape, or integers without ``scalar``.
@@ -233,7 +242,10 @@ def _check_tau(tau: float | None, size: Any) -> None:
 
 
 def _strategy(algorithm: Request, mask: Any) -> str:
-    """Return ``grouped``, or ``masked`` if there is a mask or ``grouped`` is not allowed."""
+    """Return ``grouped``, or ``masked`` if there is a mask or ``grouped`` is not allowed.
+
+    Raise :class:`AlgorithmError` if ``masked`` is then not allowed either.
+    """
     asked = admitted(algorithm, kind="dynamic", product="forward")
     able = ("grouped", "masked") if mask is None else ("masked",)
     for name in able:
@@ -302,13 +314,20 @@ def _shells(
 
 
 def _side_by_side(weights: jax.Array) -> jax.Array:
-    """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one convolution uses all M."""
+    """Reshape M weights ``[M, ..., C_out]`` to one weight ``[..., M * C_out]``.
+
+    One convolution with it gives the results of all M weights, which :func:`_mixed` then mixes.
+    """
     moved = jnp.moveaxis(weights, 0, -2)
     return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
 
 
 def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
-    """Sum ``features [rows, G * M * C]`` times ``mixture [rows, M]`` over M: ``[rows, G * C]``."""
+    """Return the mixture of the results of M weights, ``[rows, G * C]``.
+
+    ``features [rows, G * M * C]`` are the results for G ``groups`` of C channels. They are
+    multiplied by ``mixture [rows, M]`` and summed over M.
+    """
     rows, number = mixture.shape
     wide = accumulator(features.dtype)
     channels = features.shape[1] // (groups * number)
@@ -322,9 +341,10 @@ def _by_dilation(
 ) -> jax.Array:
     """Convolve each output with its own dilation: sum one convolution for each of ``values``.
 
-    ``first`` is the kernel map of the first value, ``map_of`` builds the others, and ``products``
-    convolves over a map. One map cannot hold all dilations: two outputs of different dilations can
-    share an input and a tap, for which the map's transpose has only one entry.
+    ``dilation`` is ``[out_capacity]``. ``first`` is the kernel map of the first value, ``map_of``
+    builds the map of another value, and ``products`` convolves over a map. One map cannot hold all
+    dilations: two outputs of different dilations can share an input and a tap, for which the map's
+    transpose has only one entry.
     """
     valid = first.out_geometry.valid
     if dilation.shape != (first.out_capacity,):

@@ -1,4 +1,4 @@
-"""Attention between voxels: in patches along a curve, in windows, in scenes, and across sets.
+"""Attention between voxels: in patches along a curve, in windows, in scenes, and to another set.
 
 The channels of the input are ``C`` channels of queries, then ``C`` of keys, then ``C`` of values.
 Each of these parts consists of ``num_heads`` heads, one after the other. The modules in
@@ -124,8 +124,8 @@ def serialized_attention(
     Args:
       voxels: Voxels with ``3 * C`` channels: query, key, value.
       num_heads: number of heads H, which divides C.
-      patch_size: number of rows of a patch. It is limited to the capacity, rounded up to a multiple
-        of 128, unless ``fill="cycle"``.
+      patch_size: number of rows of a patch. Unless ``fill="cycle"``, a larger number than the
+        capacity is reduced to the capacity rounded up to a multiple of 128.
       order: name of the curve, or an order of the rows from :func:`voxax.curve_order`.
       fill: which rows fill the free slots of a scene's last patch: ``"overlap"``, ``"cycle"`` or
         ``"short"``; see :func:`voxax.cut_patches`.
@@ -419,7 +419,9 @@ def _attend(
     chosen: AttentionAlgorithm,
     beside: int | None,
 ) -> jax.Array:
-    """Return the features that each voxel gets by attention in its group, ``[capacity, C]``.
+    """Return the result of attention for each voxel, ``[capacity, C]``.
+
+    A voxel attends to the voxels of its group.
 
     Args:
       features: queries, keys and values of the voxels side by side, ``[capacity, 3 * C]``.
@@ -429,8 +431,8 @@ def _attend(
       how: the rule for the logits.
       num_heads: number of heads.
       chosen: name of the algorithm.
-      beside: how many patches before and after a patch can have voxels of the patch's groups. None
-        if this is unknown; then all patches are searched.
+      beside: number of patches before and after a patch in which its groups can have more voxels.
+        None if this is unknown; then all patches are searched.
     """
     sides = functools.partial(_sides, features, coords, group=group, num_heads=num_heads, how=how)
     query, key, value = sides(cut.rows)
@@ -453,10 +455,11 @@ def _cross(
     num_heads: int,
     chosen: AttentionAlgorithm,
 ) -> jax.Array:
-    """Attend from queries ``asked [P, L, C]`` to keys and values ``held [Q, L, 2 * C]``.
+    """Return attention of queries to keys of another set, ``[P, L, H, d]``.
 
-    ``mine [P, L]`` are the groups of the queries, ``theirs [Q, L]`` those of the keys. A query
-    attends only to keys of its group. The result is ``[P, L, H, d]``, with H heads of d channels.
+    There are H heads of d channels. The queries ``asked [P, L, C]`` are P patches of L slots; the
+    keys and values ``held [Q, L, 2 * C]`` are Q patches. ``mine [P, L]`` are the groups of the
+    queries, ``theirs [Q, L]`` those of the keys. A query attends only to keys of its group.
     """
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
@@ -466,7 +469,10 @@ def _cross(
 def _across(
     query: Side, key: Side, value: jax.Array, how: Logits, chosen: AttentionAlgorithm
 ) -> jax.Array:
-    """Return attention of each query to all keys of its group in any patch, ``[P, L, H, d]``."""
+    """Return attention of each query to all keys of its group in any patch, ``[P, L, H, d]``.
+
+    The queries have P patches of L slots, and H heads of d channels.
+    """
     if chosen != "splash":
         return attend_across_blocks(query, key, value, how)
     q, k, v = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (query, key, value))
@@ -480,7 +486,10 @@ def _block_size(capacity: int) -> int:
 
 
 def _head(rows: Any, num_heads: int, parts: int) -> jax.ShapeDtypeStruct:
-    """Return shape ``[H, d]`` and dtype of a row's queries; ``parts`` as in :func:`_logits`."""
+    """Return shape ``[H, d]`` and dtype of the queries of one row: H heads of d channels.
+
+    ``rows`` are Voxels or Tokens, and ``parts`` is as in :func:`_logits`.
+    """
     width = rows.features.shape[-1] // (parts * num_heads)
     return jax.ShapeDtypeStruct((num_heads, width), rows.features.dtype)
 
@@ -516,9 +525,11 @@ def _sides(
 
 
 def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
-    """Return, for each patch, the rows of the ``2 * reach + 1`` patches around it, ``[P, n]``.
+    """Return the rows of each patch and of the patches before and after it, ``[P, n]``.
 
-    ``rows [P, L]`` are the rows of each patch. Rows of other scenes than the patch's become -1.
+    ``rows [P, L]`` are the rows of each patch. The patches are the ``reach`` before it, itself and
+    the ``reach`` after it, so n is ``(2 * reach + 1) * L``. Rows of other scenes than the patch's
+    become -1.
     """
     patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
     scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])

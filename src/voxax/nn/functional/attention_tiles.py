@@ -92,7 +92,9 @@ class Logits:
 def attend_in_patches(
     query: Side, key: Side, value: jax.Array, how: Logits, *, one_group: bool = False
 ) -> jax.Array:
-    """Return attention within each patch, ``[P, Lq, H, d]``; zero for queries without keys.
+    """Return the result of attention within each patch, ``[P, Lq, H, d]``.
+
+    It is zero for queries without keys. There are H heads of d channels.
 
     Args:
       query, key: ``P`` patches of ``Lq`` and ``Lk`` slots.
@@ -193,7 +195,10 @@ def _lowest(wide: Any) -> jax.Array:
 
 
 def _with_ones(value: jax.Array) -> jax.Array:
-    """Append a column of ones, ``[..., d + 1]``, whose weighted sum is the sum of the weights."""
+    """Append a column of ones to ``value [..., d]``.
+
+    In a weighted sum of the rows, this column becomes the sum of the weights.
+    """
     return jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 1)], constant_values=1)
 
 
@@ -204,7 +209,10 @@ def _sees(query: Side, key: Side) -> jax.Array:
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """Return each query's largest logit of ``seen`` keys, ``[Lq, 1]``; very low if it sees none."""
+    """Return each query's largest logit, ``[Lq, 1]``, over the keys for which ``seen`` is True.
+
+    ``seen`` is ``bool[Lq, Lk]``. A query that sees no key gets a very low number.
+    """
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
@@ -214,7 +222,8 @@ def _sums(
 ) -> jax.Array:
     """Return ``[Lq, d + 1]``: sums over seen keys of ``exp(logit - largest)`` times ``value``.
 
-    ``value`` is ``[Lk, d + 1]``, as :func:`_with_ones` returns it.
+    ``value`` is ``[Lk, d + 1]``, as :func:`_with_ones` returns it. ``seen [Lq, Lk]`` is True for
+    the keys to which a query attends.
     """
     # Select before exp, because an infinite weight would reach the gradient as 0 * inf.
     weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))

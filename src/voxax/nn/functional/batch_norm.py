@@ -199,7 +199,7 @@ def _gradients(
     """Return the gradient by each argument of :func:`_portable` whose position is in ``moves``.
 
     ``dy`` is the gradient by the resulting features. ``given`` are the arguments of
-    :func:`_portable`, then its results.
+    :func:`_portable`, then its results. ``rest`` is not used.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     none = jnp.zeros((0, x.shape[1]), x.dtype)
@@ -231,8 +231,8 @@ def _gradients_on_tpu(
 ) -> tuple[jax.Array, ...] | None:
     """Return the result of :func:`_gradients`, or None if ``moves`` include the running averages.
 
-    Two sums of one pass suffice. Differentiating :func:`_portable` would take three, each after the
-    previous.
+    It needs two sums over the rows, which one pass computes. Differentiating :func:`_portable`
+    would need three sums, each in a pass after the previous one.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     if _MEAN in moves or _VARIANCE in moves:

@@ -23,7 +23,8 @@ def space_to_channel(
     Args:
       voxels: input with ``C`` channels.
       factor: edge of a block, an integer or one per axis.
-      capacity: static rows of the result; None takes that of :func:`voxax.plan`, else the input's.
+      capacity: static number of rows of the result; None takes the capacity that :func:`voxax.plan`
+        gave this level, or without a plan the input's.
 
     Returns:
       Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels: the channels of

@@ -88,7 +88,7 @@ def normalized(
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, zero in padding.
 
     ``x`` is ``features [N, C]``. The result has the dtype of ``features``, float32 for integers. A
-    ``residual`` without rows is not added. With ``relu`` negative values become zero.
+    ``residual [0, C]`` is not added. With ``relu`` negative values become zero.
     """
     wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
@@ -350,7 +350,7 @@ def _scene_norm_portable(
     # collide, in an order that differs between runs on a GPU. A product with the matrix of members
     # would spread a NaN of one scene to all others.
     def mean_of(values: jax.Array) -> jax.Array:
-        """Return means of ``values [N, C]`` by scene and group of channels, ``[batch_size, C]``."""
+        """Return ``[batch_size, C]``: means of ``values`` over each scene and group of channels."""
         total = jax.lax.map(
             lambda mine: jnp.sum(jnp.where(mine[:, None], values, zero), axis=0), members.T
         )

@@ -336,9 +336,10 @@ def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
 
 
 def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax.Array:
-    """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``.
+    """Add each value to the row that ``indices`` names in its channel; return ``[capacity, C]``.
 
-    8- and 16-bit integers give int32.
+    Value ``features[m, c]`` is added to ``out[indices[m, c], c]``; other entries are zero. 8- and
+    16-bit integers give int32.
     """
     dtype = features.dtype
     summed = put_rows(
@@ -547,12 +548,14 @@ def _best_jvp(
 
 
 def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``x`` so that XLA computes it only once (and zero if every ``scene`` is negative).
+    """Return ``x`` so that XLA computes it only once, even if several loops read it.
 
-    XLA recomputes a cheap operand in each loop that reads it, and may round it differently there
-    (``a * b + c`` with one rounding or two). Then the row that gave the largest value no longer
-    equals this value, and gets no gradient (seen on CPU with ``JAX_DISABLE_MOST_OPTIMIZATIONS``).
-    XLA removes ``optimization_barrier`` before it fuses loops, but keeps a loop of unknown length.
+    If every ``scene`` is negative, the result is zero. Without this function, XLA would recompute a
+    cheap operand in each loop that reads it, and might round it differently there (``a * b + c``
+    with one rounding or two). Then the row that gave the largest value would no longer equal this
+    value, and would get no gradient (seen on CPU with ``JAX_DISABLE_MOST_OPTIMIZATIONS``). XLA
+    removes ``optimization_barrier`` before it fuses loops, but keeps a loop of unknown length,
+    which this function uses.
     """
     x, scene, start = _compat.vary_alike(x, scene, jnp.zeros_like(x))
     rounds = jnp.any(scene >= 0).astype(jnp.int32)

@@ -68,12 +68,13 @@ def spatially_sparse_conv(
       groups: number of channel groups.
       transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint of
         the convolution with this stride).
-      generative: whether to create an output voxel wherever a tap of the kernel meets an input
-        voxel.
+      generative: whether to create an output voxel at every site that a kernel offset connects with
+        an input voxel.
       out_voxels: voxels whose coordinates the result gets: the target of a transposed convolution,
         or any voxels on the lattice of the output.
-      capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
+      capacity: static number of rows of new output voxels. None takes the capacity that
+        :func:`voxax.plan` gave this level. Without a plan, None takes the input's capacity, or with
+        ``generative`` counts the new voxels, which needs an eager call.
       kernel_map: an existing map, from :func:`voxax.kernel_map`, in place of the arguments that
         describe one.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an enum

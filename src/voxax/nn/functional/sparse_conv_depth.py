@@ -47,8 +47,9 @@ def spatially_sparse_depthwise_conv(
       features: ``[in_capacity, C]``.
       depthwise_weight: ``[K, C]``.
       kernel_map: from :func:`voxax.kernel_map`, with the input row of each output and tap.
-      num_out_coords: for a check: it must be the map's output capacity or, in eager calls, its
-        number of output voxels. The result has ``out_capacity`` rows in any case.
+      num_out_coords: number to compare with the map, or None. It must be the map's output capacity
+        or, in eager calls, its number of output voxels. The result has ``out_capacity`` rows in any
+        case.
       fwd_algo, bwd_algo: requests as in :func:`voxax.nn.functional.spatially_sparse_conv`, for
         the depthwise algorithms ``explicit`` and ``implicit`` (or with ``_gemm`` appended).
       precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.

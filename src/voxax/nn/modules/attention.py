@@ -38,7 +38,7 @@ class RelativeTable(CheckedModule):
 
     Args:
       num_heads: number of heads H.
-      reach: largest offset in cells; a larger offset counts as this one.
+      reach: largest offset in cells that has an entry; a larger offset uses the entry of this one.
       ndim: number of spatial axes D.
       param_dtype: dtype of the table.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
@@ -118,7 +118,7 @@ class _Heads(CheckedModule):
         self.rotary_base, self.precision = rotary_base, precision
 
     def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
-        """Return Voxels with the channels of queries, keys and values, as the functions take them.
+        """Return Voxels with queries, keys and values of each voxel, ``3 * channels`` in all.
 
         With ``rotary_base``, queries and keys are rotated by ``positions``, ``[capacity, D]``. None
         takes the centers of the voxels.
@@ -384,7 +384,8 @@ class ConditionalPosition(CheckedModule):
     Args:
       channels: number of channels of input and output.
       kernel_size: kernel size of the convolution.
-      **options: options of the convolution. The other layers take ``dtype`` and ``param_dtype``.
+      **options: options of the convolution; ``dtype`` and ``param_dtype`` also apply to the linear
+        layer, and ``param_dtype`` to the norm.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in
@@ -463,7 +464,10 @@ class MLP(CheckedModule):
         return voxels.map(parts)
 
     def _row_by_row(self) -> bool:
-        """Return whether rows may run in parts: no layer is modified, and there is no dropout."""
+        """Return whether the rows may be computed part by part.
+
+        This needs a dropout rate of 0, and layers whose ``__call__`` is that of the library.
+        """
         layers = self.first, self.second, self.act, self.dropout
         if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
             return False

@@ -52,7 +52,7 @@ class DynamicConv(CheckedModule):
       use_bias: whether to add a bias.
       num_weights: number M of weights that ``mixture`` mixes. None is one weight without mixture.
       bank: the sizes for ``algorithm="bank"``, or their number; None is 3.
-      coarse_from: smallest size that this algorithm computes at half resolution; None for no size.
+      coarse_from: smallest size that ``"bank"`` computes at half resolution; None for no size.
       tau: width, in sizes, of the ramp by which taps fade in if sizes are floats.
       algorithm: the allowed algorithms; None follows the enclosing :func:`voxax.algorithms`, then
         the environment variable (see docs/algorithms.md).
@@ -256,7 +256,9 @@ class SparseDynamicConv(CheckedModule):
         self.mixture_head = head(num_weights) if num_weights > 1 else None
 
     def sizes(self, voxels: Voxels) -> jax.Array:
-        """Predict the kernel size of each voxel: whole numbers, ``float[capacity]``, with gradient.
+        """Return the predicted kernel size of each voxel, ``float[capacity]`` with whole numbers.
+
+        The gradient is that of the size before rounding.
 
         Raises:
           InputError: the module has no size head.
@@ -275,10 +277,13 @@ class SparseDynamicConv(CheckedModule):
         mask: Num[Array, "out_capacity K"] | None = None,
         mixture: Num[Array, "out_capacity M"] | None = None,
     ) -> Voxels:
-        """Return the convolved voxels. ``mask`` has a factor for each voxel and tap.
+        """Return the convolved voxels.
 
-        A ``size`` (one number, or ``[out_capacity]``) or ``mixture`` replaces the prediction of the
-        head. Float sizes are soft in training and rounded down in evaluation.
+        ``size`` is one number or ``[out_capacity]``, and ``mixture`` is ``[out_capacity, M]``.
+        Where one of them is None, the module's head for it predicts it, if there is such a head.
+        ``mask [out_capacity, K]`` has a factor for each voxel and tap. Float sizes are soft in
+        training, with ``tau`` of 1 as in :func:`voxax.nn.functional.sparse_dynamic_conv`, and
+        rounded down in evaluation.
         """
         check_input(self, voxels)
         if size is None and self.size_head is not None:

@@ -73,8 +73,8 @@ def decorate(
       features, positions: ``[N, C]`` and ``[N, D]``, of the points.
       coords: ``int32[capacity, 1 + len(axes)]``, scene and coordinates of the voxels on ``axes``.
       inverse: ``int32[N]``, row of each point's voxel, or -1.
-      size: ``[len(axes)]``, edge lengths of a voxel.
-      origin: ``float32[3, len(axes)]``, three parts whose sum is the lattice's origin minus the
+      size: ``[len(axes)]``, edge lengths of a voxel along ``axes``.
+      origin: ``float32[3, len(axes)]``, whose three rows add up to the lattice's origin minus the
         origin of the positions.
       axes: indices of the position axes that the voxel lattice has.
       parts: three flags: whether to append the positions, the offsets from the mean of the voxel's

@@ -42,7 +42,8 @@ class GridPool(CheckedModule):
       reduction: ``max``, ``mean``, ``sum`` or ``min``.
       norm: a function from a number of channels to a norm module; None adds no norm.
       activation: a function on Voxels; None adds no activation.
-      capacity: static rows of the result; None takes that of :func:`voxax.plan`, else the input's.
+      capacity: static number of rows of the result; None takes the capacity that :func:`voxax.plan`
+        gave this level, or without a plan the input's.
       use_bias, dtype, param_dtype, precision: arguments of the linear layer.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
@@ -122,7 +123,10 @@ class GridUnpool(CheckedModule):
         self.stride = static(stride)
 
     def __call__(self, voxels: Voxels, skip: Voxels) -> tuple[Voxels, Voxels]:
-        """Return the sum of the projected inputs, and the projected ``skip``, both on its voxels.
+        """Return the sum of both projected inputs, and the projected ``skip`` alone.
+
+        ``voxels`` are the coarse voxels. Both results have the coordinates of ``skip``, the fine
+        voxels.
 
         Raises:
           InputError: the number of channels of an input differs from the module's.

@@ -35,7 +35,10 @@ def next_key(stream: nnx.RngStream) -> jax.Array:
 
 
 def rngs_of(seed: int) -> nnx.Rngs:
-    """Return ``nnx.Rngs(seed)`` for a seed below 2**31, without compiling a program."""
+    """Return ``nnx.Rngs(seed)`` for a seed below 2**31.
+
+    In eager calls with JAX's default kind of key, this compiles no program.
+    """
     if not _compat.is_evaluating() or jax.config.jax_default_prng_impl != PLAIN_KEY:  # pyright: ignore[reportAttributeAccessIssue]
         return nnx.Rngs(seed)
     words = jax.device_put(np.array([0, seed], np.uint32))
@@ -43,7 +46,7 @@ def rngs_of(seed: int) -> nnx.Rngs:
 
 
 class HostKeys:
-    """Source of keys from ``rngs``, by :func:`next_key`, to pass as ``rngs=`` to a flax layer."""
+    """Wrapper of ``rngs`` to pass as ``rngs=`` to a flax layer, which draws by :func:`next_key`."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self._rngs = rngs

@@ -95,12 +95,12 @@ class KernelPointConv(CheckedModule):
     Args:
       in_channels, out_channels: numbers of channels C and C_out.
       num_kernel_points: number of kernel points K.
-      extent: distance up to which a kernel point has influence, in the unit of the positions.
-        Kernel points lie 1.5 extents from the query on average, so search neighbors within 2.5
-        extents.
+      extent: distance up to which a kernel point has influence, in the unit of the positions. One
+        kernel point lies at the query, the others 1.5 extents from it on average, so search
+        neighbors within 2.5 extents.
       ndim: number of axes.
       deformable: whether to predict offsets of the kernel points.
-      modulated: whether to predict a factor for each kernel point, which is twice a sigmoid.
+      modulated: whether to predict a factor for each kernel point, 2 times a sigmoid.
       influence: function of distance, see :func:`voxax.nn.functional.kernel_point_conv`.
       use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`DynamicConv`.
 

@@ -14,7 +14,7 @@ from voxax.nn.modules.constructor import CheckedModule
 
 
 class _Window(CheckedModule):
-    """Base of pooling and unpooling. Arguments as in :func:`voxax.nn.functional.sum_pool`."""
+    """Base class of pooling and unpooling. Arguments as in :func:`voxax.nn.functional.sum_pool`."""
 
     def __init__(
         self,
@@ -37,8 +37,9 @@ class _Pool(_Window):
       dilation: input cells from one cell of the window to the next, an integer or one per axis.
       stride: input cells per output cell; None is ``kernel_size``.
       kernel_shape, generative: as in :func:`voxax.nn.functional.sum_pool`.
-      capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
+      capacity: static number of rows of new output voxels. None takes the capacity that
+        :func:`voxax.plan` gave this level. Without a plan, None takes the input's capacity, or with
+        ``generative`` counts the new voxels, which needs an eager call.
     """
 
     FUNCTION: ClassVar[Any]

@@ -77,7 +77,10 @@ class Remat(CheckedModule):
 
 
 def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
-    """Return, by path, the variables of ``after`` whose arrays are not those of ``before``."""
+    """Return a dict, by path, of the variables that a call replaced.
+
+    These are the variables of ``after`` that hold other array objects than those of ``before``.
+    """
     known = dict(nnx.to_flat_state(before))
 
     def same(path: Any, variable: Any) -> bool:
@@ -89,11 +92,11 @@ def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
 
 @dataclasses.dataclass
 class _Result:
-    """The result of a block, split into arrays that the checkpoint computes and other values.
+    """The output of a block, split into arrays that ``jax.checkpoint`` returns and other values.
 
     ``jax.checkpoint`` would return a copy of a geometry. The copy would not count as the same
     coordinates, and would lack the kernel maps. ``structure`` and ``leaves`` are the tree of the
-    result; ``places`` are the indices of the computed arrays in ``leaves``.
+    output. ``places`` are the indices in ``leaves`` of the arrays that the checkpoint returns.
     """
 
     structure: Any = None
@@ -101,7 +104,7 @@ class _Result:
     places: list[int] = dataclasses.field(default_factory=list)
 
     def split(self, out: Any, mark: jax.Array) -> list[jax.Array]:
-        """Store ``out`` except its arrays of the same trace as ``mark``; return these arrays."""
+        """Store ``out`` without its arrays of the same trace as ``mark``, and return them."""
 
         def inside(leaf: Any) -> bool:
             return isinstance(leaf, jax.Array) and _compat.may_live_with(leaf, mark)
@@ -117,7 +120,7 @@ class _Result:
         return arrays
 
     def join(self, arrays: list[jax.Array]) -> Any:
-        """Return the stored result, with ``arrays`` in place of those that ``split`` returned."""
+        """Return the block's output, with ``arrays`` in place of those that ``split`` returned."""
         for place, array in zip(self.places, arrays, strict=True):
             self.leaves[place] = array
         return jax.tree.unflatten(self.structure, self.leaves)

@@ -123,7 +123,7 @@ def _in_one(
 
 
 def _adds_to(shortcut: Voxels, voxels: Any) -> bool:
-    """Return whether the features can be added: equal coordinates, shape and dtype."""
+    """Return whether both arguments have the same coordinates, feature shape and dtype."""
     if not isinstance(voxels, Voxels) or shortcut.geometry is not voxels.geometry:
         return False
     a, b = shortcut.features, voxels.features

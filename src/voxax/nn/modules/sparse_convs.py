@@ -96,7 +96,7 @@ class LayerOptions(Dtypes, AlgorithmOptions, total=False):
 
 
 class NetworkOptions(LayerOptions, total=False):
-    """``LayerOptions`` of networks that support any number of axes."""
+    """The keys of :class:`LayerOptions`, and ``ndim`` for networks of any number of axes."""
 
     ndim: int | None
 
@@ -208,11 +208,12 @@ class SpatiallySparseConv(Convolution):
       ndim: number of spatial axes; None takes that of the class, or 3 in a class for any number.
       transposed: whether to convolve from coarse to fine voxels (the adjoint). The call then needs
         ``out_voxels``, unless ``generative`` is True.
-      generative: whether to create an output voxel wherever a tap of the kernel meets an input
-        voxel.
+      generative: whether to create an output voxel at every site that a kernel offset connects with
+        an input voxel.
       use_bias: whether to add a bias.
-      capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
+      capacity: static number of rows of new output voxels. None takes the capacity that
+        :func:`voxax.plan` gave this level. Without a plan, None takes the input's capacity, or with
+        ``generative`` counts the new voxels, which needs an eager call.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used; see
         :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked when the module is
         built.
@@ -344,7 +345,11 @@ class SpatiallySparseDepthwiseConv(Convolution):
 
 
 def static_requests(kind: WeightKind, *requests: Request) -> dict[str, Resolved | None]:
-    """Return the algorithm requests by argument name (``fwd_algo``, ...) as hashable values.
+    """Return a dict of algorithm requests in hashable form, by argument name.
+
+    ``requests`` are the values of ``fwd_algo``, ``bwd_algo``, ``dgrad_algo`` and ``wgrad_algo`` in
+    this order; the last ones may be left out. ``kind`` is the kind of the weight, such as
+    ``"grouped"``.
 
     Raises:
       AlgorithmError: a request is unknown.
@@ -448,9 +453,10 @@ class SubMConv4d(SubMConv):
 class SparseConvTranspose(SpatiallySparseConv):
     """Transposed convolution from coarse to fine voxels, the adjoint of a strided convolution.
 
-    A call with ``out_voxels`` outputs these voxels, like spconv's ``SparseInverseConv``. With
-    ``generative=True`` the output has a voxel wherever a tap meets an input voxel, like spconv's
-    ``SparseConvTranspose``. Arguments are as in :class:`SpatiallySparseConv`.
+    A call with ``out_voxels`` returns features at the coordinates of these voxels, like spconv's
+    ``SparseInverseConv``. With ``generative=True`` the output has a voxel at every site that a
+    kernel offset connects with an input voxel, like spconv's ``SparseConvTranspose``. Arguments are
+    as in :class:`SpatiallySparseConv`; kernel size and stride are 2 by default.
     """
 
     def __init__(
