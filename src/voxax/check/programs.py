@@ -146,7 +146,10 @@ def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
 
 
 class _Applied:
-    """An equation; ``read`` has the value of each operand that is a constant, else None."""
+    """An equation of a jaxpr, with the values of its constant operands.
+
+    `read` has an entry for each operand: the value of a constant, or None for a variable.
+    """
 
     def __init__(self, equation: Any, constants: dict[Any, Any]):
         self.equation = equation
@@ -248,10 +251,11 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return code such as ``jnp.asarray(1, 'int32')`` to pass in place of the numbers in `names`.
+    """Return code that passes arrays instead of numbers, such as ``jnp.asarray(1, 'int32')``.
 
-    A name is given as ``(index of the argument, name)``, and each of the two `calls` as
-    ``(equation, types of its arguments)``. The dtype is that of the array in the other call.
+    `names` has ``(index of the argument, name)`` for each number. `calls` are two calls of one
+    function, as ``(equation, types of its arguments)``. One of them passes the number, and the
+    other an array whose dtype the code has.
     """
     shown = []
     for i, name in names:
@@ -272,10 +276,12 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
 def fed_back(
     subject: Subject, arguments: Arguments, held: frozenset[str], program: Any, site: Site
 ) -> list[Finding]:
-    """Report state that is a number in the first call, and that the function returns as an array.
+    """Report state that is a number in the first call, but an array in the function's result.
 
-    An argument is state if the function returns a variable of the argument's name. A tree of
-    several leaves is also state if a tree of its structure is returned at the same position.
+    When the result is passed to the next call, another program is compiled. An argument is state if
+    the function returns a variable of the argument's name. A tree of several leaves is also state
+    if a tree of its structure is returned at the same position. `program` is the result of tracing
+    the function, and the findings are at `site`.
     """
     if subject.first or program.result is None:
         return []

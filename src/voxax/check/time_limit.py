@@ -104,9 +104,9 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return whether the time limit may raise its error in a frame.
+    """Return whether the time limit may raise its error while the frame runs.
 
-    It may not during an import nor, if `patient`, in the code of a library.
+    It may not during an import. If `patient`, it may not in the code of a library either.
     """
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False

@@ -43,10 +43,11 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Report voxel sets, given or computed, whose capacity is more than twice what they need.
+    """Report voxel sets, arguments or computed ones, with a far too large capacity.
 
-    All rows of the capacity take memory, and on accelerators also time. The need is that of the
-    example with the most voxels.
+    The capacity is too large if it is more than twice the default capacity for the example with the
+    most voxels. All rows of the capacity take memory, and on accelerators also time. Small
+    capacities, and those that a plan chooses on CPUs, are not reported.
     """
     if not _given(examples[0]):
         return []

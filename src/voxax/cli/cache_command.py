@@ -250,7 +250,10 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return ``{device name: (valid entries, why others are refused)}`` of an exported file."""
+    """Read an exported file; return ``{device name: (valid entries, messages)}``.
+
+    There is a message for each invalid entry, which is left out.
+    """
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

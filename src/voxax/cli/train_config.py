@@ -316,7 +316,10 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the scan names in ``data.train`` or another key `name`; None if it is empty."""
+        """Return the scan names that ``data.train`` or another key `name` gives, None if empty.
+
+        The key has a list of names, or the path of a text file with one name on each line.
+        """
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None

@@ -230,7 +230,8 @@ def _predicted(
 ) -> PointCloud:
     """Return the points of `cloud` with predicted labels from the file `path`.
 
-    The file `path` may have labels only. Then ``scan(path)`` reads `file` with these labels.
+    `path` has labels only, or is a scan of the same points with labels. For labels only, the result
+    is ``scan(path)``, which reads the scan `file` with these labels.
     """
     from voxax.io import read
     from voxax.io.arrays import position_name

@@ -39,7 +39,7 @@ class Vote:
             raise InputError(f"--views {self.views} must be from 1 to {MOST_VIEWS}")
 
     def check(self, voxel_size: float) -> None:
-        """Raise :class:`voxax.InputError` if a tile is less than 16 voxels of this size wide."""
+        """Raise :class:`voxax.InputError` if a tile is less than 16 times `voxel_size` wide."""
         if 0 < self.tile < LEAST_VOXELS * voxel_size:
             raise InputError(
                 f"--tile {self.tile} must be at least {LEAST_VOXELS} voxels of {voxel_size} m: "
