@@ -140,7 +140,8 @@ def leaked(
 ) -> list[Finding]:
     """Find tracers that something still refers to after `function` is traced with `values`.
 
-    A finding is at `definition` if the place that made the tracer is unknown.
+    A finding is at `definition` if the place that made the tracer is unknown. Code of the library
+    `own`, if any, counts as the user's.
     """
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):

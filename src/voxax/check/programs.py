@@ -113,7 +113,11 @@ def typed(kind: tuple[Any, ...]) -> str:
 
 
 def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
-    """Report the first source line at which two traces (closed jaxprs) of one function differ."""
+    """Report the first source line at which two traces (closed jaxprs) of one function differ.
+
+    The list is empty if there is no such line, or if a trace is None. Code of the library `own`, if
+    any, counts as the user's.
+    """
     if one is None or two is None:
         return []
     for a, b in _pairs(one, two):
@@ -199,7 +203,11 @@ def _array(value: Any) -> Any:
 
 
 def called_with_both(closed: Any, own: str | None) -> list[Finding]:
-    """Report calls of an inner jitted function with a number where another call has an array."""
+    """Report calls of an inner jitted function with a number where another call has an array.
+
+    `closed` is the closed jaxpr of the program that calls it. Code of the library `own`, if any,
+    counts as the user's.
+    """
     calls: dict[str, dict[tuple[Any, ...], tuple[Any, Place]]] = {}
     found = []
     for equation, scope, _, where in equations(closed.jaxpr, own):
@@ -254,8 +262,8 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
     """Return code that passes arrays instead of numbers, such as ``jnp.asarray(1, 'int32')``.
 
     `names` has ``(index of the argument, name)`` for each number. `calls` are two calls of one
-    function, as ``(equation, types of its arguments)``. One of them passes the number, and the
-    other an array whose dtype the code has.
+    function, as ``(equation, types of its arguments)``. Where one call passes a number, the other
+    passes an array, and the code uses the dtype of this array.
     """
     shown = []
     for i, name in names:
@@ -389,7 +397,7 @@ class Verification:
 
 
 def verify(report: Report) -> Verification:
-    """Run the checked function with five inputs, count its programs, compare with the verdict."""
+    """Run the checked function with five inputs, and compare its programs with the verdict."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     function, values = staged(report.subject, arguments, held)

@@ -73,8 +73,9 @@ class Recording:
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
         """Record a request for a value, and return the value that the checked function gets.
 
-        `value` is the true answer. Branches in `turned` and endless loops get a different answer.
-        `question` makes the record of the request; it is called once for each place and kind.
+        `kind` is the kind of request, `where` its place, and `value` the true answer. Branches in
+        `turned` and endless loops get a different answer. `question` makes the record of the
+        request; it is called once for each place and kind.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -115,7 +116,7 @@ def record_all(
     The function runs once for the example values, then again with branches that take the opposite
     side. `held` has the names of the Python numbers that are static. `own` is the library that
     contains the function, or None. `module_of` returns the submodule of a frame. `one_pass` runs
-    the function once; None uses the pass for JAX.
+    the function once and records it; None runs it on tracers of JAX.
 
     Returns:
       ``(the recording of the run with the example values, the requests for values of all runs, why
@@ -204,6 +205,8 @@ def dry_run(
     function: Callable[..., Any], arguments: Arguments, own: str | None
 ) -> tuple[tuple[BaseException, Place | None] | None] | None:
     """Run ``function`` without ``jit``, but with the bodies of JAX's loops and branches traced.
+
+    Code of the library `own`, if any, counts as the user's.
 
     Returns:
       A tuple of one element: ``(error, its place)``, or None if the run succeeds. If the run was

@@ -285,7 +285,7 @@ def _as_integer(text: str, library: str) -> str:
 
 
 def _integer(node: ast.expr, library: str) -> str:
-    """Return an expression as text, with integer arrays for ``int(x)`` and ``x.item()``."""
+    """Return an expression as text, with integer arrays in place of ``int(x)`` and ``x.item()``."""
     converted = _Conversions(library).visit(copy.deepcopy(node))
     text = ast.unparse(converted)
     plain = ast.unparse(node) == text
@@ -438,7 +438,7 @@ def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
 def _reduction_of(
     node: ast.Subscript, parents: Sequence[ast.AST], library: str
 ) -> tuple[ast.Call | None, str]:
-    """Return ``(call, name)`` of a reduction of `node`, such as a call of ``.sum()`` and ``'sum'``.
+    """Return the call that reduces `node`, such as ``x.sum()``, and the name of its function.
 
     The result is ``(None, '')`` if no call that can take a mask reduces `node`.
     """

@@ -54,7 +54,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def end(share: float = 1.0) -> float:
-    """Return the ``time.monotonic()`` at which a share of the search's time limit has passed."""
+    """Return the ``time.monotonic()`` at which `share` of the search's time limit has passed."""
     seconds = _limit.seconds
     last = time.monotonic() + seconds if _limit.end is None else _limit.end
     return last - (1 - share) * seconds

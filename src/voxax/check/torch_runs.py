@@ -35,7 +35,7 @@ from voxax.check.torch_watch import Asked, Origin, Watch, origin_of, set_origin
 
 @dataclasses.dataclass(frozen=True)
 class TorchArguments(Arguments):
-    """Example arguments with a pytree structure of PyTorch, where ``None`` is left out of `leaves`.
+    """Example arguments of a PyTorch function, as a pytree; `leaves` leaves out each ``None``.
 
     `spec` is the structure in PyTorch, which counts ``None`` as a leaf. `present` has False for
     each leaf of `spec` that is ``None``, and True for all other leaves.

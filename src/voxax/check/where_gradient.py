@@ -181,8 +181,8 @@ class _Value:
     """A value in a jaxpr, as if all calls were inlined.
 
     `made` is the operation that computed the value. `literal` is the number, if the value is a
-    constant. Both are None for an input of the program. `inside` is the same value within the body
-    of a call with a custom derivative.
+    constant. Both are None for an input of the program. `inside` is set for a result of a call with
+    a custom derivative: it is the value that the body of the call computes for this result.
     """
 
     aval: Any
@@ -206,7 +206,10 @@ class _Operation:
 
 
 def unsafe(closed: Any, own: str | None) -> list[Finding]:
-    """Report each ``where`` of a closed jaxpr that can have a finite value and a NaN gradient."""
+    """Report each ``where`` of a closed jaxpr that can have a finite value and a NaN gradient.
+
+    Code of the library `own`, if any, counts as the user's.
+    """
     found = []
     selections: list[_Operation] = []
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]

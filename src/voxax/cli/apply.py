@@ -20,7 +20,7 @@ from voxax.io.annotated import AnnotatedScan
 class Trained:
     """Network of a checkpoint, ready to predict scenes.
 
-    Which kernel maps the network needs is found out with the first scene, once for all scenes.
+    The kernel maps that the network needs are determined once, with the first scene.
 
     Args:
       checkpoint: the folder of the checkpoint.
@@ -75,7 +75,7 @@ class TrainedDetector(Trained):
             )
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        """Return the boxes predicted for a scan; none if no point lies in the network's region."""
+        """Return the boxes predicted for a scan; none if no point lies in the detector's region."""
         if not len(self.preparation.inside(cloud)):
             return Objects([], [])
         return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

@@ -218,7 +218,7 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Return two tuner entries of one convolution as one, see :meth:`Entry.merged`.
+    """Merge the tuner entries `mine` and `other` of one convolution; see :meth:`Entry.merged`.
 
     Later measurements win. If `mine` is None, the result is `other`.
     """

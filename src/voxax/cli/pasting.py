@@ -262,7 +262,7 @@ def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Turn a :func:`_table` of `names` back into a cloud; attributes get their dtypes in `like`."""
+    """Turn a :func:`_table` of `names` back into a cloud; `like` decides the attributes' dtypes."""
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

@@ -97,8 +97,8 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
     """Return a network's plan of kernel maps, with the array capacities that a checkpoint stores.
 
-    The stored capacities are not used if they come from hardware with other bucket sizes. Then, and
-    if the checkpoint stores none, the plan computes capacities from the number of voxels.
+    The plan has no stored capacities (its ``fit`` is None) if the checkpoint has none, or if they
+    come from hardware with other bucket sizes.
     """
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")

@@ -171,7 +171,10 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """Return the table's augmentations as one function of an annotated scan of `layout`."""
+        """Return the table's augmentations as one function of an annotated scan.
+
+        `layout` is the name of the data set's layout, which limits how far scans are turned.
+        """
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
         return box_transform(

@@ -117,10 +117,10 @@ def view(
 def names_of(
     checkpoint: Path | None, files: tuple[Path | None, ...], clouds: tuple[PointCloud | None, ...]
 ) -> tuple[str, ...] | None:
-    """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside the files.
+    """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside one of `files`.
 
-    Return None if there is no checkpoint. A folder beside the files is ignored if it has too few
-    names for the labels of `clouds`.
+    Return None if there is no checkpoint. A folder beside a file is ignored if it has too few names
+    for the labels of `clouds`, the contents of the files.
     """
     from voxax.cli.tasks import task_of
     from voxax.models.checkpoint import has_description
