@@ -250,7 +250,11 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Return True if `call` lacks the argument in ``SIZE_ARGUMENT`` of the function `api`."""
+    """Return True if `call` lacks the argument that gives the result of `api` a fixed size.
+
+    `call` is a call of the function `api`. The name of the argument is ``SIZE_ARGUMENT[api]``;
+    without such an entry the result is False.
+    """
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
     if len(call.args) > 2 and api.startswith("segment"):
@@ -299,11 +303,11 @@ def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 def _later_roles(
     chain: Sequence[ast.AST],
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
-    """Yield ``(code, chain, node)`` of each later use of a name to which a number is assigned.
+    """Yield ``(code, chain, node)`` for each later use of a number that is assigned to a name.
 
-    The argument `chain` has the syntax nodes that contain the number, innermost first. A yielded
-    chain has those that contain the use, and the node is the loop, slice or other construct of the
-    use.
+    The argument `chain` has the syntax nodes that contain the number, innermost first. `code` is
+    the code of the finding for the use. The yielded chain has the syntax nodes that contain the
+    use, and `node` is the one that decides the code, such as a loop or a slice.
     """
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
@@ -313,9 +317,10 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """Return ``(code, node)`` of the construct that uses ``chain[0]``, such as a slice or loop.
+    """Return ``(code, node)`` of the finding for the use of ``chain[0]``, or None.
 
-    The result is None if there is no such construct. `chain` is as in :func:`condition_of`.
+    `node` is the construct that uses the value, such as a slice or a loop. None means that no such
+    construct is in the statement. `chain` is as in :func:`condition_of`.
     """
     if cut := cut_of(chain):
         return "VX104", cut
@@ -347,8 +352,8 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
     """Return True if `node` is a loop or comprehension over the entries of the expression `inner`.
 
-    `inner` is None if Python reported the whole loop as the place of the read. Python up to 3.12
-    does so.
+    If `inner` is None, any loop or comprehension gives True. Python up to 3.12 reports the whole
+    loop as the place of the read, so that there is no inner expression.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner

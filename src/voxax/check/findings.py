@@ -226,9 +226,10 @@ _COMMENT = re.compile(r"#\s*voxax:\s*ignore\[([^\]]*)\]\s*(.*)")
 
 
 def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
-    """Return copies of the findings that have the reason of a ``# voxax: ignore`` comment.
+    """Return copies of the findings, with `ignored` set from comments ``# voxax: ignore``.
 
-    Their `ignored` is that reason, or None where there is no such comment.
+    `ignored` is the reason in a comment that names the finding's code at its statement. It is None
+    if there is no such comment.
     """
     return [dataclasses.replace(f, ignored=_reason(f)) for f in findings]
 

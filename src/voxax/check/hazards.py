@@ -88,9 +88,9 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
     """Return True if an array was converted only because another operand has a wider dtype.
 
-    The other operand must come from another call than the one at `where`. So the conversion to
-    float32 within a mean of half-precision values gives False. Explicit conversions such as
-    ``astype`` give False too. `jaxpr` contains `equation`, the conversion.
+    `equation` is the conversion, `jaxpr` contains it, and `where` is its place. An explicit
+    conversion such as ``astype`` gives False. If the same user's call computes the other operand,
+    the result is False too, as for the float32 sum within a mean of half-precision values.
     """
     if _EXPLICIT & set(where.inside):
         return False
@@ -140,7 +140,8 @@ def leaked(
 ) -> list[Finding]:
     """Find tracers that something still refers to after `function` is traced with `values`.
 
-    A finding is at `definition` if the place that made the tracer is unknown.
+    A finding is at `definition` if the place that made the tracer is unknown. Code of the library
+    `own`, if any, counts as the user's.
     """
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):

@@ -144,9 +144,10 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Trace the function as ``jax.jit`` does, with the numbers named in ``held`` static.
+    """Trace the function as ``jax.jit`` does, with the numbers named in `held` static.
 
-    The library `own`, if any, counts as the user's code in the places of the result.
+    The result contains places in the user's code. Code of the library `own`, if any, counts as the
+    user's.
     """
     places: list[tuple[Place, str]] = []
 
@@ -187,7 +188,7 @@ def trace(
 
 @contextlib.contextmanager
 def _replaying(recording: Recording) -> Iterator[None]:
-    """Return a context in which requests for tracers' values get the answers of `recording`."""
+    """Return a context in which requests for tracers' values get the recorded answers, in order."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:

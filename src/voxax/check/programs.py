@@ -113,7 +113,11 @@ def typed(kind: tuple[Any, ...]) -> str:
 
 
 def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
-    """Report the first source line at which two traces (closed jaxprs) of one function differ."""
+    """Report the first source line at which two traces (closed jaxprs) of one function differ.
+
+    The list is empty if there is no such line, or if a trace is None. Code of the library `own`, if
+    any, counts as the user's.
+    """
     if one is None or two is None:
         return []
     for a, b in _pairs(one, two):
@@ -146,7 +150,10 @@ def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
 
 
 class _Applied:
-    """An equation; ``read`` has the value of each operand that is a constant, else None."""
+    """An equation of a jaxpr, with the values of its constant operands.
+
+    `read` has an entry for each operand: the value of a constant, or None for a variable.
+    """
 
     def __init__(self, equation: Any, constants: dict[Any, Any]):
         self.equation = equation
@@ -196,7 +203,11 @@ def _array(value: Any) -> Any:
 
 
 def called_with_both(closed: Any, own: str | None) -> list[Finding]:
-    """Report calls of an inner jitted function with a number where another call has an array."""
+    """Report calls of an inner jitted function with a number where another call has an array.
+
+    `closed` is the closed jaxpr of the program that calls it. Code of the library `own`, if any,
+    counts as the user's.
+    """
     calls: dict[str, dict[tuple[Any, ...], tuple[Any, Place]]] = {}
     found = []
     for equation, scope, _, where in equations(closed.jaxpr, own):
@@ -248,10 +259,11 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return code such as ``jnp.asarray(1, 'int32')`` to pass in place of the numbers in `names`.
+    """Return code that passes arrays instead of numbers, such as ``jnp.asarray(1, 'int32')``.
 
-    A name is given as ``(index of the argument, name)``, and each of the two `calls` as
-    ``(equation, types of its arguments)``. The dtype is that of the array in the other call.
+    `names` has ``(index of the argument, name)`` for each number. `calls` are two calls of one
+    function, as ``(equation, types of its arguments)``. Where one call passes a number, the other
+    passes an array, and the code uses the dtype of this array.
     """
     shown = []
     for i, name in names:
@@ -272,10 +284,12 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
 def fed_back(
     subject: Subject, arguments: Arguments, held: frozenset[str], program: Any, site: Site
 ) -> list[Finding]:
-    """Report state that is a number in the first call, and that the function returns as an array.
+    """Report state that is a number in the first call, but an array in the function's result.
 
-    An argument is state if the function returns a variable of the argument's name. A tree of
-    several leaves is also state if a tree of its structure is returned at the same position.
+    When the result is passed to the next call, another program is compiled. An argument is state if
+    the function returns a variable of the argument's name. A tree of several leaves is also state
+    if a tree of its structure is returned at the same position. `program` is the result of tracing
+    the function, and the findings are at `site`.
     """
     if subject.first or program.result is None:
         return []
@@ -383,7 +397,7 @@ class Verification:
 
 
 def verify(report: Report) -> Verification:
-    """Run the checked function with five inputs, count its programs, compare with the verdict."""
+    """Run the checked function with five inputs, and compare its programs with the verdict."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     function, values = staged(report.subject, arguments, held)

@@ -30,11 +30,12 @@ MOST_PASSES = 24
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A request of Python for the value of a tracer, such as ``if x > 0`` makes it.
+    """A request of Python for the value of a tracer, for example by ``if x > 0``.
 
     `kind` is the kind of request, such as ``bool`` or ``tolist``. `arguments` has the names of the
     arguments that the value depends on, or None if they are unknown. `chain` has the steps from the
-    arguments to the value, last step first. `module` is the path of the submodule.
+    arguments to the value, last step first. `module` is the path of the submodule that makes the
+    request. `shape` and `dtype` are those of the tracer.
     """
 
     kind: str
@@ -52,13 +53,13 @@ Key = tuple[Site, str, str | None]
 
 @dataclasses.dataclass
 class Recording:
-    """The questions (requests for values) and answers of one pass, that is one run of a function.
+    """The requests for values in one run of a function, and the answers that it got.
 
-    `turned` has the branches whose first answer is negated. `questions` has each place and kind
-    once. `answers` has all answers in order. `error` is the error that ended the pass early, with
-    its place, or None. `large` is True if some result is too large to compute. `texts` has the
-    requests for the text of a value, which matter only if the function uses the text as a name or a
-    key.
+    `turned` has the branches that take the opposite side at their first request. `questions` has
+    one request for each place, kind and asking function. `answers` has all answers in order.
+    `error` is ``(error, its place)`` if an error ended the run early, or None. `large` is True if
+    some result is too large to compute. `texts` has the requests for the text of a value, which
+    matter only if the function uses the text as a name or a key.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -72,8 +73,9 @@ class Recording:
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
         """Record a request for a value, and return the value that the checked function gets.
 
-        `value` is the true answer. Branches in `turned` and endless loops get a different answer.
-        `question` makes the record of the request; it is called once for each place and kind.
+        `kind` is the kind of request, `where` its place, and `value` the true answer. Branches in
+        `turned` and endless loops get a different answer. `question` makes the record of the
+        request; it is called once for each place and kind.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -114,7 +116,7 @@ def record_all(
     The function runs once for the example values, then again with branches that take the opposite
     side. `held` has the names of the Python numbers that are static. `own` is the library that
     contains the function, or None. `module_of` returns the submodule of a frame. `one_pass` runs
-    the function once; None uses the pass for JAX.
+    the function once and records it; None runs it on tracers of JAX.
 
     Returns:
       ``(the recording of the run with the example values, the requests for values of all runs, why
@@ -204,6 +206,8 @@ def dry_run(
 ) -> tuple[tuple[BaseException, Place | None] | None] | None:
     """Run ``function`` without ``jit``, but with the bodies of JAX's loops and branches traced.
 
+    Code of the library `own`, if any, counts as the user's.
+
     Returns:
       A tuple of one element: ``(error, its place)``, or None if the run succeeds. If the run was
       cut short, the result is None instead of the tuple.
@@ -240,7 +244,10 @@ def new_trace(end: float) -> ExampleTrace:
 
 
 def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) -> list[Any]:
-    """Return the leaves of the arguments, with tracers of ``trace`` for all that are not static."""
+    """Return the leaves of the arguments, with a tracer of `trace` for each leaf that is traced.
+
+    A static leaf, or one whose name is in `held`, keeps its value.
+    """
     traced = set(arguments.traced(held))
     return [
         trace.argument(leaf.value, leaf.name) if i in traced else leaf.value

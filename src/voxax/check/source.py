@@ -251,7 +251,10 @@ def enclosing(site: Site) -> list[ast.AST]:
 
 
 def site_of_line(file: str, line: int, called: str = "") -> Site:
-    """Return the site of a call of the method `called` in a line, or of the line without a call."""
+    """Return the site of a call of the method `called` that begins in a line of a file.
+
+    Without such a call, return the site of the whole line.
+    """
     text = linecache.getline(file, line).rstrip("\n")
     start = len(text) - len(text.lstrip())
     tree = tree_of(file)

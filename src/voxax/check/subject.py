@@ -227,7 +227,7 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of the traced leaves, and the list of their example values.
+    """Return the subject as a function of its traced leaves, and these leaves' example values.
 
     All other leaves, and those named in `held`, keep their example values.
     """

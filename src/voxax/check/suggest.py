@@ -57,8 +57,8 @@ def suggested_later(
 ) -> str:
     """Return code that replaces the assignment `number` and a later slice that the number bounds.
 
-    The code is empty if there is none. `cut` is the subscript with the slice, and `chain` has the
-    syntax nodes around the use of the assigned name, innermost first.
+    The code is empty if no replacement is known. `cut` is the subscript with the slice, and `chain`
+    has the syntax nodes that contain the use of the assigned name, innermost first.
     """
     later = suggested("VX104", chain, cut, library)
     if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):
@@ -182,8 +182,8 @@ def _choose(library: str, test: str, one: str, two: str) -> str:
 def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
     """Return code with ``jax.lax.cond`` or ``torch.where`` for an ``if``, or an empty string.
 
-    `following` has the statements after the ``if``. The first of them is the other side if the
-    ``if`` returns and has no ``else``.
+    `following` has the statements after the ``if``. If the ``if`` returns and has no ``else``, the
+    first of these statements counts as the ``else``.
     """
     test = _condition(node.test, library)
     if not test:
@@ -285,7 +285,7 @@ def _as_integer(text: str, library: str) -> str:
 
 
 def _integer(node: ast.expr, library: str) -> str:
-    """Return the text of an integer expression, without conversions to Python numbers."""
+    """Return an expression as text, with integer arrays in place of ``int(x)`` and ``x.item()``."""
     converted = _Conversions(library).visit(copy.deepcopy(node))
     text = ast.unparse(converted)
     plain = ast.unparse(node) == text
@@ -293,7 +293,7 @@ def _integer(node: ast.expr, library: str) -> str:
 
 
 def _counted(node: ast.For, function: ast.AST, library: str) -> str:
-    """Return code with ``fori_loop``, or a bounded loop of PyTorch, to replace a ``for``."""
+    """Return code with ``fori_loop``, or a bounded loop of PyTorch, for a ``for``; "" if none."""
     call = node.iter
     if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
         return ""
@@ -316,9 +316,10 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Return code for a loop over ``range(bound)`` that has no effect after `count` turns.
+    """Return code for a PyTorch loop over ``range(bound)`` to replace the loop `node`.
 
-    It replaces the loop `node`. `carried` has the names that each turn reads and assigns.
+    Iterations after the first `count` have no effect. `carried` has the names of the variables that
+    each iteration reads and assigns.
     """
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
@@ -363,9 +364,10 @@ def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
 def _bounded_slice(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Return code that replaces ``x[a:b]`` by an array of full length, with zeros elsewhere.
+    """Return code that replaces ``x[a:b]`` by ``x`` with zeros outside of the slice, or "".
 
-    The slice must be returned or summed, because zeros would change a mean or a maximum.
+    The new array has the full length of ``x``. The slice must be returned or summed, because zeros
+    would change a mean or a maximum.
     """
     cut = node.slice
     if not isinstance(cut, ast.Slice) or cut.step is not None:
@@ -436,7 +438,10 @@ def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
 def _reduction_of(
     node: ast.Subscript, parents: Sequence[ast.AST], library: str
 ) -> tuple[ast.Call | None, str]:
-    """Return ``(call, 'sum')`` if a call such as ``.sum()`` reduces `node`, else ``(None, '')``."""
+    """Return the call that reduces `node`, such as ``x.sum()``, and the name of its function.
+
+    The result is ``(None, '')`` if no call that can take a mask reduces `node`.
+    """
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
             continue

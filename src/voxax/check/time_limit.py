@@ -54,7 +54,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def end(share: float = 1.0) -> float:
-    """Return the ``time.monotonic()`` at which a share of the search's time limit has passed."""
+    """Return the ``time.monotonic()`` at which `share` of the search's time limit has passed."""
     seconds = _limit.seconds
     last = time.monotonic() + seconds if _limit.end is None else _limit.end
     return last - (1 - share) * seconds
@@ -104,9 +104,9 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return whether the time limit may raise its error in a frame.
+    """Return whether the time limit may raise its error while the frame runs.
 
-    It may not during an import nor, if `patient`, in the code of a library.
+    It may not during an import. If `patient`, it may not in the code of a library either.
     """
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False

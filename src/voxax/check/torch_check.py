@@ -292,6 +292,7 @@ def _twice(
 
     A tensor that the first call stores is harmless if the second call replaces it without reading
     it. A tensor that only a graph of gradients keeps is reported at the write that added the graph.
+    Numbers named in `held` are plain numbers in both runs.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:
@@ -389,10 +390,11 @@ def _judged(
     own: str | None,
     site: Site,
 ) -> list[Finding]:
-    """Drop findings that ``torch.export`` refutes, or add one if only ``torch.export`` fails.
+    """Correct the findings `found` of the recorded runs by the result of ``torch.export``.
 
-    ``torch.export`` decides whether there is one program, and returned `program` or raised `error`.
-    The recorded runs, whose first is `first`, find the lines.
+    ``torch.export`` decides whether there is one program. It returned `program`, or it raised
+    `error`. Findings that it refutes are dropped, and a finding is added if only ``torch.export``
+    shows a problem. `first` is the run with the example values.
     """
     wrong = [f for f in found if f.about.verdict not in _ONE_PROGRAM]
     if isinstance(error, RanAway):

@@ -161,7 +161,7 @@ def _is_sized(result: Any) -> bool:
 
 
 def _without_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Apply a function to fake tensors, which have shapes but no values."""
+    """Return a function's result for fake copies of its tensors, with shapes but no values."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
     def fake(value: Any) -> Any:

@@ -35,7 +35,7 @@ from voxax.check.torch_watch import Asked, Origin, Watch, origin_of, set_origin
 
 @dataclasses.dataclass(frozen=True)
 class TorchArguments(Arguments):
-    """Example arguments with a pytree structure of PyTorch, where ``None`` is left out of `leaves`.
+    """Example arguments of a PyTorch function, as a pytree; `leaves` leaves out each ``None``.
 
     `spec` is the structure in PyTorch, which counts ``None`` as a leaf. `present` has False for
     each leaf of `spec` that is ``None``, and True for all other leaves.
@@ -99,9 +99,10 @@ class Watched(Recording):
 class TorchSubject(Subject):
     """The function or module of PyTorch that is checked; a module is copied for each run.
 
-    `module` is the present copy, which later runs use again if `reuse`. `sizes` is whether reads of
-    data-dependent sizes are recorded. `values` is whether runs compute values of tensors, and not
-    only shapes; None is undecided. `fakes` is the PyTorch mode for tensors without values.
+    `module` is the latest copy; if `reuse` is True, later runs use it again. `sizes` is whether
+    reads of data-dependent sizes are recorded. `values` is whether runs compute the values of
+    tensors: False computes only shapes, and None is undecided. `fakes` is the PyTorch mode for
+    tensors without values.
     """
 
     reuse: bool = False
@@ -186,8 +187,8 @@ def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
     """Return the leaves of the arguments for one run, with tensors copied.
 
-    If `own`, Python numbers become symbolic, except those named in `held`, and the copies are
-    marked with the arguments' names.
+    If `own` is True, the run can be recorded: Python numbers that are not named in `held` become
+    symbolic numbers, and each copied tensor gets the name of its leaf as its origin.
     """
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
@@ -300,7 +301,11 @@ def _question(about: Asked, where: Place, module: str) -> Question:
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """Return names of arguments and parameters a value depends on, and lines that compute it."""
+    """Return ``(names, lines)`` for a value that depends on tensors with these origins.
+
+    `names` has the arguments and parameters that the value depends on. `lines` has up to eight
+    source lines that compute it, last line first.
+    """
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     seen: set[int] = set()

@@ -102,7 +102,7 @@ class Node:
         return self.value if asked is None else asked(kind, self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the function of the arithmetic operation or comparison called ``name``."""
+        """Return a function that applies the arithmetic operation or comparison called `name`."""
         from torch.fx.experimental import sym_node  # pyright: ignore[reportMissingImports]
 
         if name.startswith("_"):
@@ -217,8 +217,8 @@ class Twins:
     def made(self, func: Any, args: Any, result: Any) -> None:
         """Make twins for the results of `func`, an operator whose result sizes depend on data.
 
-        A twin has no values, and another number as the data-dependent size. :meth:`follow` attaches
-        it.
+        A twin is a tensor without values that differs in the data-dependent size. :meth:`follow`
+        attaches the twins to the tensors.
         """
         if not self.enabled:
             return
@@ -233,12 +233,11 @@ class Twins:
                 self._made.append((tensor, axis, twin))
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Attach a twin (a tensor without values) to each tensor in `result`.
+        """Attach a twin (a tensor without values) to the tensors in `result`.
 
-        `result` is what ``func(*args, **kwargs)`` returned. If operators in `func` have results of
-        data-dependent size, the twins are those that :meth:`made` made for them. Otherwise `func`
-        is applied to the twins of its arguments, and a tensor whose twin has the same shape gets
-        none.
+        `result` is what ``func(*args, **kwargs)`` returned. If `func` ran operators whose result
+        sizes depend on data, the twins are those of :meth:`made`. Otherwise `func` is applied to
+        the twins of its arguments, and a tensor with the same shape as its twin gets no twin.
         """
         made, self._made = self._made, []
         tensors: list[Any] = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
@@ -292,9 +291,10 @@ def _axis_of_index(indices: Any) -> int:
 
 
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
-    """Attach twins to `tensors`, the results of a function, by the results of its operators.
+    """Attach twins to `tensors`, the results of a function that ran operators with twins.
 
-    `made` has ``(result, axis of data-dependent size, twin of the result)`` for these operators.
+    `made` has ``(result, axis of data-dependent size, twin of the result)`` for each operator. A
+    tensor gets the twin of the result with which it shares memory, or else that of the last result.
     """
     # The tensor is an operator's result, or a column of the result of `nonzero`.
     pairs = [

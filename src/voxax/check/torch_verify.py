@@ -185,8 +185,8 @@ def _equal(one: Any, two: Any) -> bool:
 def _text(program: Any, frozen: bool) -> str:
     """Return a text that is the same for equal programs: the operators with all their constants.
 
-    With `frozen` the constants are left out, because values that Python computes differ in each
-    export (VX205).
+    If `frozen` is True, the constants are left out. This is for modules with the finding VX205,
+    whose constants differ in each export.
     """
     nodes = program.graph.nodes
     if frozen:

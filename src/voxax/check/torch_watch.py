@@ -81,7 +81,7 @@ class Call:
       kwargs: named arguments of the call.
       frames: the Python frames that call the function, innermost first.
       frame: the innermost frame, as a frame object.
-      mixed: whether autocast is on for some device; operators run below it and cannot see this.
+      mixed: whether autocast is on for some device. Within an operator, this cannot be queried.
     """
 
     function: Any
@@ -184,9 +184,10 @@ class Watch:
         self.entered.__exit__(*error)
 
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
-        """Return the frame that made the present PyTorch call, and a tuple of it and its callers.
+        """Return the frame that called PyTorch, and a tuple of this frame and its callers.
 
-        Outside of such a call, it is the frame `depth` frames above the caller of this method.
+        Between two calls of PyTorch functions, it is the frame `depth` frames above the caller of
+        this method. The tuple has ``(code, bytecode offset)`` for each frame.
         """
         if self.call is not None:
             return self.call.frame, self.call.frames
@@ -224,7 +225,10 @@ class Watch:
         return self.handler(asked, value)
 
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Report a read of a symbolic number to the handler, and return the handler's answer."""
+        """Report a read of a symbolic number to the handler, and return the handler's answer.
+
+        Reads as a float are only noted, and get the true value.
+        """
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
         if node.origins:
@@ -321,10 +325,10 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Record the tensors in `before` into which a function wrote values that have gradients.
+        """Record the tensors that got a graph of gradients because a function wrote to them.
 
-        `before` is the result of :func:`_versions` before the call, and `frames` has the call's
-        frames.
+        `before` is the result of :func:`_versions` before the call of the function. `frames` has
+        the frames of the call.
         """
         known = self.watch.histories
         for tensor, version, had in before:
@@ -468,7 +472,7 @@ class _Operators(TorchDispatchMode):
         return value
 
     def _needed(self) -> bool:
-        """Return True if the present PyTorch call reads values also in a compiled program."""
+        """Return True if the running PyTorch function reads values also in a compiled program."""
         watch = self.watch
         if watch.call is None:
             return True

@@ -43,10 +43,11 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Report voxel sets, given or computed, whose capacity is more than twice what they need.
+    """Report voxel sets, arguments or computed ones, with a far too large capacity.
 
-    All rows of the capacity take memory, and on accelerators also time. The need is that of the
-    example with the most voxels.
+    The capacity is too large if it is more than twice the default capacity for the example with the
+    most voxels. All rows of the capacity take memory, and on accelerators also time. Small
+    capacities, and those that a plan chooses on CPUs, are not reported.
     """
     if not _given(examples[0]):
         return []
@@ -96,10 +97,10 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Run the subject; list ``(key, site, geometry, rows in use)`` of voxel sets it computes.
+    """Run the subject; return ``(key, site, geometry, rows in use)`` of each voxel set it computes.
 
     The key is ``(site, tensor stride)``. The site is the user's line that computes the set, or
-    None.
+    None. Voxel sets among the arguments are left out.
     """
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
@@ -139,7 +140,11 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
-    """Report places that build a kernel map that the program (a closed jaxpr) has already built."""
+    """Report places that build a kernel map that the program (a closed jaxpr) has already built.
+
+    A finding is at `site` if its place is unknown. Code of the library `own`, if any, counts as the
+    user's.
+    """
     visitor = _Visitor(site, own)
     visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
     return visitor.found

@@ -150,11 +150,12 @@ def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]
 def expression(
     root: Any, is_followed: Callable[[Any], bool], operands: Callable[[Any], Sequence[Any]]
 ) -> tuple[list[Any], list[Any]]:
-    """Collect the elementwise operations that lead to a ``where``; return ``(inputs, operations)``.
+    """Return ``(inputs, operations)`` of the elementwise expression that ends with a ``where``.
 
     `root` is the result of the ``where``. `is_followed` returns whether an elementwise operation
-    computed a value, and `operands` returns the operands of that operation. An operation is given
-    by its result. The operations are in the order of evaluation.
+    computed a value, and `operands` returns the operands of that operation. `inputs` are the values
+    at which the expression begins. An operation is given by its result. The operations are in the
+    order of evaluation.
     """
     inputs: list[Any] = []
     steps: list[Any] = []
@@ -180,8 +181,8 @@ class _Value:
     """A value in a jaxpr, as if all calls were inlined.
 
     `made` is the operation that computed the value. `literal` is the number, if the value is a
-    constant. Both are None for an input of the program. `inside` is the same value within the body
-    of a call with a custom derivative.
+    constant. Both are None for an input of the program. `inside` is set for a result of a call with
+    a custom derivative: it is the value that the body of the call computes for this result.
     """
 
     aval: Any
@@ -205,7 +206,10 @@ class _Operation:
 
 
 def unsafe(closed: Any, own: str | None) -> list[Finding]:
-    """Report each ``where`` of a closed jaxpr that can have a finite value and a NaN gradient."""
+    """Report each ``where`` of a closed jaxpr that can have a finite value and a NaN gradient.
+
+    Code of the library `own`, if any, counts as the user's.
+    """
     found = []
     selections: list[_Operation] = []
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
@@ -239,7 +243,11 @@ def _follow(
     own: str | None,
     selections: list[_Operation],
 ) -> list[_Value]:
-    """Return the results of a jaxpr as :class:`_Value`; add each ``select_n`` to ``selections``."""
+    """Return the results of a jaxpr as :class:`_Value`; add each ``select_n`` to ``selections``.
+
+    `inputs` are the values of the jaxpr's constants and arguments. `scope` and `call` are the name
+    scope and the place of the call of the jaxpr.
+    """
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
 
     def read(atom: Any) -> _Value:

@@ -20,7 +20,7 @@ from voxax.io.annotated import AnnotatedScan
 class Trained:
     """Network of a checkpoint, ready to predict scenes.
 
-    The first scene decides which kernel maps are built for every scene.
+    The kernel maps that the network needs are determined once, with the first scene.
 
     Args:
       checkpoint: the folder of the checkpoint.
@@ -38,7 +38,7 @@ class Trained:
         self.num_voxels = 0  # of the last scene
 
     def example(self, scene: Any) -> Any:
-        """Return the network's input for a scene: an example whose voxels have kernel maps."""
+        """Return a scene as the network's input: an example whose voxels have kernel maps."""
         example = self.preparation(scene)
         self.num_voxels = int(example.voxels.count)
         if self._plan is None:
@@ -53,7 +53,7 @@ class Trained:
         return self.trainer.logits(example.voxels)[example.inverse]
 
     def predict(self, scene: Any) -> tuple[Any, Any]:
-        """Predict a scene; return ``(truth, prediction)``, the arguments of :meth:`Score.add`."""
+        """Return ``(truth, prediction)`` of a scene, the arguments of :meth:`Score.add`."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
 
@@ -65,7 +65,7 @@ class TrainedDetector(Trained):
         super().__init__(checkpoint, Detection)
 
     def check(self, cloud: PointCloud) -> None:
-        """Raise :class:`voxax.InputError` if no point of a scan lies in the network's region."""
+        """Raise :class:`voxax.InputError` if no point of `cloud` lies in the detector's region."""
         if not len(self.preparation.inside(cloud)):
             positions = cloud.positions
             low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
@@ -75,7 +75,7 @@ class TrainedDetector(Trained):
             )
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        """Return the boxes predicted for a scan; none if no point lies in the network's region."""
+        """Return the boxes predicted for a scan; none if no point lies in the detector's region."""
         if not len(self.preparation.inside(cloud)):
             return Objects([], [])
         return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

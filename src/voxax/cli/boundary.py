@@ -97,7 +97,10 @@ def _shown(name: object) -> str:
 
 
 def _with(arguments: Sequence[str]) -> str:
-    """Return ``" with FILE, FILE"`` with the arguments that are existing paths; "" if none."""
+    """Return text such as ``" with FILE, FILE"`` that names the `arguments` that exist as paths.
+
+    At most four are named. The text is empty if no argument is an existing path.
+    """
     given = [word for argument in arguments for word in (argument, argument.partition("=")[2])]
     there = [_shown(word) for word in given if word and _exists(word)]
     return f" with {', '.join(there[:4])}" if there else ""

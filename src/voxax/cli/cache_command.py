@@ -218,7 +218,7 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Return two tuner entries of one convolution as one, see :meth:`Entry.merged`.
+    """Merge the tuner entries `mine` and `other` of one convolution; see :meth:`Entry.merged`.
 
     Later measurements win. If `mine` is None, the result is `other`.
     """
@@ -250,7 +250,10 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return ``{device name: (valid entries, why others are refused)}`` of an exported file."""
+    """Read an exported file; return ``{device name: (valid entries, messages)}``.
+
+    There is a message for each invalid entry, which is left out.
+    """
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

@@ -87,7 +87,11 @@ def _target(found: Any) -> Any:
 
 
 def _of_torch(found: Any, module: Any) -> bool:
-    """Return True if arrays for `found`, an object of `module`, should be PyTorch tensors."""
+    """Return True if the array inputs of `found` should be PyTorch tensors, False for JAX arrays.
+
+    `found` is the object to check, and `module` is the Python module that contains it. The result
+    is True for a PyTorch module, and if `module` imports torch but neither jax nor flax.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return False
@@ -114,7 +118,9 @@ def _inputs(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return ``(positional, by name)``, the inputs that tokens such as ``f32[4,8]`` describe.
 
-    A token ``@NAME`` is an object of `module`. Arrays are PyTorch tensors if `torch` is True.
+    A token ``@NAME`` stands for an object of `module`, or for the result of calling it if it is a
+    function. A token ``NAME=INPUT`` gives an input by name. Arrays are PyTorch tensors if `torch`
+    is True.
     """
     values: list[Any] = []
     named: dict[str, Any] = {}
@@ -134,8 +140,8 @@ def _inputs(
 def _example(target: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return the inputs of one example for ``check_static``: a tuple, or a dict by argument name.
 
-    Without inputs by name in `named`, the result is the tuple `values`. Otherwise it is a dict of
-    both; the signature of `target` gives the names of `values`.
+    If `named` is empty, the result is the tuple `values`. Otherwise it is a dict of all inputs, in
+    which the `values` have the names of the first parameters of `target`.
     """
     from voxax.check.inputs import forward_of, parameters
 

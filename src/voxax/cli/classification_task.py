@@ -33,7 +33,7 @@ class ClassPreparation(Preparation):
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
         """Return the example of a cloud, with its class as label ``int32[1]``.
 
-        `height` is the height of points above ground, ``[N]``; None estimates it.
+        `height` has the height of each point above ground, ``[N]``; None estimates it.
 
         Raises:
           InputError: the points do not all have one label.

@@ -76,13 +76,17 @@ class DemoKind(abc.ABC):
 
     @abc.abstractmethod
     def streets(self, seed: int) -> Scenes:
-        """Return the training and validation scenes of `seed`: callables that simulate streets."""
+        """Return the tasks that simulate the training and validation streets for `seed`."""
 
     @abc.abstractmethod
     def task(
         self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
     ) -> Task:
-        """Return the task's settings. `names` are the classes, `samples` are training scenes."""
+        """Return the settings of the training of a network for the classes `names`.
+
+        `samples` are training scenes. `width` is the factor on the network's channels, and `dtype`
+        the name of the type in which its layers compute.
+        """
 
     def compare(self, task: Any, score: Score, train: Sequence[Any], scenes: Sequence[Any]) -> None:
         """Score a simpler method on `scenes`, and store the result in `score` as its baseline.
@@ -95,7 +99,10 @@ class DemoKind(abc.ABC):
     def pictures(
         self, out: Path, task: Any, scene: Any, prediction: Any, score: Score, title: str
     ) -> None:
-        """Write ``demo.png`` and ``demo.html`` to `out`: a validation scene and its prediction."""
+        """Write ``demo.png`` and ``demo.html`` to `out`: a validation scene and its prediction.
+
+        Both have the title `title` and show the validation score `score`.
+        """
 
     def _common(self, names: tuple[str, ...], width: float, dtype: str) -> dict[str, Any]:
         return {
@@ -248,9 +255,10 @@ LEAST_SPREAD = 0.4
 
 
 def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the logarithms of length, width and height of boxes, ``float[N, 3]`` by class name.
+    """Return the log sizes of the true boxes of each class, ``float[boxes, 3]`` by class name.
 
-    `truths` has the true boxes of each training scene. Classes without a box are left out.
+    The columns are the logarithms of length, width and height. `truths` has the true boxes of each
+    training scene, `names` the names of the classes. Classes without a box are left out.
     """
     rows = {
         name: np.concatenate([truth.boxes[truth.classes == name, 3:6] for truth in truths])

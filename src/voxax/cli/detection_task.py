@@ -257,7 +257,11 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Return the network of :func:`made`; if the grid is refused, the error says what to do."""
+        """Return a network with random weights, see :func:`made`.
+
+        If the network does not take the grid of voxels, the error says to change the voxel size or
+        the region.
+        """
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:
@@ -302,7 +306,11 @@ class Detection(Task):
             yield truth, self.objects(*(values[place[-axes:]] for values in found))
 
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
-        """Return one scene's boxes from rows where `valid` is true, with class names and scores."""
+        """Return the predicted boxes of one scene, with class names and scores.
+
+        The arguments have one row for each box, and `classes` has class numbers. Rows where `valid`
+        is False are left out.
+        """
         names = np.asarray(self.class_names)[classes[valid]]
         return Objects(boxes[valid], names, scores[valid])
 

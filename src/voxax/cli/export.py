@@ -34,8 +34,8 @@ def export(
 
     voxax.export.load_program loads the file.
 
-    The device may be absent. Algorithms come from the tuning cache for the device, or are the
-    defaults. --algorithm pins one, such as implicit_gemm for the TPU kernels.
+    The device of --tpu or --cuda need not be present. Algorithms come from the tuning cache for the
+    device, or are the defaults. --algorithm pins one, such as implicit_gemm for the TPU kernels.
 
     Args:
       model: MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on

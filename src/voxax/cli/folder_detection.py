@@ -194,12 +194,16 @@ class FolderDetection(Detection):
 
     @property
     def has_velocity(self) -> bool:
-        """Whether the network learns velocities: for nuScenes, but not ``small`` and ``second``."""
+        """Whether the network learns the velocities of objects.
+
+        True for data of nuScenes, except with the networks ``small``, ``second`` and
+        ``second-residual``.
+        """
         return self.metric == "nuscenes" and self.network not in ("small", *ANCHORED)
 
     @property
     def anchors(self) -> tuple[Anchor, ...]:
-        """Anchors of the network ``second``, one for each class, from `options` or the defaults."""
+        """Anchors of a ``second`` network, one for each class, from `options` or the defaults."""
         given = self.options.get("anchors", {})
         if not isinstance(given, Mapping) or set(given) - set(self.class_names):
             raise InputError(

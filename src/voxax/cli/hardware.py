@@ -18,7 +18,7 @@ def hardware(
 
     Args:
       device: Index of a local device; the first one by default.
-      topology: TPU topology to describe instead, such as v5e:2x2; it may be absent. The facts are
+      topology: TPU topology to describe instead, such as v5e:2x2; no TPU is needed. The facts are
           from the TPU compiler if libtpu is installed, otherwise from JAX's table of chips.
       probe: Measure copy bandwidth and matrix rates now (a few seconds), and remember them.
       json_: Print JSON instead of a table.

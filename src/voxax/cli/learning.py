@@ -86,7 +86,7 @@ def check_batch(task: Task, batch_size: int, devices: int) -> None:
 
 
 def check_order(checkpoint: Path, **order: int) -> None:
-    """Raise InputError if `order`, the seed and batch size, differs from the checkpoint's."""
+    """Raise InputError if the seed or batch size in `order` differs from the checkpoint's."""
     before = load_description(checkpoint).get("order", {})
     if not isinstance(before, dict):
         raise FileFormatError(
@@ -173,9 +173,10 @@ class Learning:
         self.dropped = 0
 
     def _best_before(self) -> tuple[float, int] | None:
-        """Return ``(score, step)`` of the best checkpoint on disk, or None.
+        """Return ``(score, step)`` of the best checkpoint on disk, or None if there is none.
 
-        Before that, delete best checkpoints that are newer than the step where this run resumes.
+        Best checkpoints that are newer than the step where this run resumes are deleted, and do not
+        count.
         """
         folder = self.folder / BEST
         remove_steps_above(folder, self.trainer.steps)
@@ -344,7 +345,11 @@ class Learning:
     def _write(
         self, folder: Path, description: dict[str, Any], beside: Path | None = None, text: str = ""
     ) -> None:
-        """Write `text` to the file `beside`, then a checkpoint with `description` to `folder`."""
+        """Write a checkpoint with `description` to `folder`.
+
+        If `beside` is a path, write the file `beside` with the content `text` before the
+        checkpoint.
+        """
         step = self.trainer.steps
         try:
             if beside is not None:
@@ -429,8 +434,9 @@ def _packed(
 ) -> list[list[int]]:
     """Pack random batches of scenes into shards; return each shard's rows per network level.
 
-    `loads` has the number of rows per level of each sample scene. A batch has `batch_size` samples,
-    which `seed` decides. A shard has at most `most` scenes (None: any number).
+    `loads` has a list for each sample scene: the number of rows on each network level. The result
+    has such a list for each shard of each batch. A batch has `batch_size` samples, drawn at random
+    with `seed`, and at most `shards` shards. A shard has at most `most` scenes (None: any number).
     """
     rng = np.random.default_rng(seed)
     packed = []

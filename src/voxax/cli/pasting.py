@@ -143,7 +143,11 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the objects that :meth:`tasks` returned, `found`; remove files of other keys."""
+        """Write objects to the two files, and remove the files of other keys from the folder.
+
+        `found` has the results of calling the tasks of :meth:`tasks`, one for each scan. If the
+        objects of a class need too much space, a random part of them is written.
+        """
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:
@@ -258,7 +262,7 @@ def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Turn a :func:`_table` of `names` back into a cloud; attributes get their dtypes in `like`."""
+    """Turn a :func:`_table` of `names` back into a cloud; `like` decides the attributes' dtypes."""
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

@@ -109,7 +109,11 @@ class training_bar:
         self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
-        """Count one more step; show its `loss`, a text `told`, and how many `programs` compiled."""
+        """Count one more step, and show the state of the training.
+
+        `loss` is a mean of the latest losses, `told` is a text about the step's prediction, and
+        `programs` is the number of programs compiled so far.
+        """
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"
@@ -175,7 +179,10 @@ def result_table(
     metrics: dict[str, Any],
     out: Path,
 ) -> None:
-    """Print the results of a training run: a table, some of `metrics`, and the files in `out`."""
+    """Print a run's results: a table, facts from `metrics`, the paths of the files in `out`.
+
+    The last line is the command that uses the checkpoint of the run.
+    """
     print_table(names, rows, title)
     console = Console(highlight=False)
     seconds = metrics["seconds"]

@@ -229,8 +229,8 @@ def loaded(
 class Published:
     """Base class of networks with weights from a file.
 
-    `preparation` turns a cloud into voxels. For `classes` see :func:`class_names`, for the other
-    arguments see :func:`loaded`.
+    `preparation` turns a cloud into an example with voxels. `classes` is the argument of
+    :func:`class_names`. `network`, `weights`, `options` and `more` are arguments of :func:`loaded`.
     """
 
     def __init__(

@@ -49,7 +49,10 @@ class ScanFiles:
         self._taken: dict[str, int] = {}
 
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write the points `read` with labels `found`, or boxes `found`; `scan` names the file."""
+        """Write the prediction `found` for a scan to a file that is named after the task `scan`.
+
+        Labels are written with the points of the scan `read`. Boxes are written without points.
+        """
         name = Path(str(scan)).name.replace(".", "_")
         number = self._taken[name] = self._taken.get(name, 0) + 1
         if number > 1:

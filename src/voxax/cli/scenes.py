@@ -138,7 +138,7 @@ class Scenes:
 
 
 def near_origin(positions: np.ndarray) -> np.ndarray:
-    """Return positions, minus their minimum if the size of a coordinate exceeds 10,000."""
+    """Return positions, minus their minimum if the magnitude of a coordinate exceeds 10,000."""
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
@@ -244,7 +244,10 @@ class Mixing:
     pasted: tuple[int, ...] = ()
 
     def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the clouds to augment; with PolarMix, each has parts of the next cloud."""
+        """Return the clouds to augment, each with parts of the next cloud if PolarMix is set.
+
+        The last cloud gets parts of the first. Without PolarMix, the clouds are unchanged.
+        """
         if not self.pasted:
             return list(clouds)
         rng = np.random.default_rng((seed, 1))
@@ -255,7 +258,10 @@ class Mixing:
         ]
 
     def after(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the augmented clouds, or with probability `mix3d` the joined pairs of them."""
+        """Return the augmented clouds, or with probability `mix3d` one cloud for each pair of them.
+
+        One random number decides for all clouds of the step. An unpaired last cloud is unchanged.
+        """
         if np.random.default_rng((seed, 2)).random() >= self.mix3d:
             return list(clouds)
         pairs = [clouds[i : i + 2] for i in range(0, len(clouds), 2)]

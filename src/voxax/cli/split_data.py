@@ -26,7 +26,7 @@ class SplitData:
 
     Attributes:
       format: name of the data set's layout, such as ``kitti``.
-      layout: layout of the folder.
+      layout: the data set in its folder, as an object that knows its files and classes.
       split: name of the split, comma-separated names of scans, or path of a text file of names.
       scans: tasks that read the scans.
       radius: distance from the origin in x and y beyond which points are left out; 0 keeps all.

@@ -175,7 +175,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def tracker(self) -> Callable[[Any, Any], str]:
-        """Return a function ``(labels, prediction) -> text``, for the progress bar of each step."""
+        """Return a function ``(labels, prediction) -> text``; the progress bar shows the text."""
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
@@ -191,7 +191,10 @@ class Task(abc.ABC):
         return {} if self.dtype == "float32" else {"dtype": jnp.dtype(self.dtype)}
 
     def as_its_source(self, model: Model) -> Model:
-        """Return `model` with the settings, such as epsilons, of the codebase `source` (if any)."""
+        """Give `model` the settings of the codebase `source`, such as epsilons, and return it.
+
+        If `source` is empty, `model` is unchanged.
+        """
         if self.source:
             set_up(model, self.source)
         return model

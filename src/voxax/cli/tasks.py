@@ -57,8 +57,8 @@ def check_network(task: Task) -> None:
 def check_weights(folder: Path, task: Task) -> None:
     """Raise FileFormatError unless the files of a checkpoint contain the arrays of its network.
 
-    No arrays are made. Call this before the network of an untrusted checkpoint is built, which may
-    be described as larger than the memory.
+    No arrays are made. Call this before the network of an untrusted checkpoint is built, because
+    the checkpoint may describe a network that does not fit into memory.
     """
     try:
         _, params, state = nnx.split(nnx.eval_shape(task.model), nnx.Param, ...)
@@ -99,8 +99,8 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
     """Return a network's plan of kernel maps, with the array capacities that a checkpoint stores.
 
-    If the checkpoint stores no capacities, or those of hardware with other bucket sizes, the plan
-    has no stored capacities.
+    The plan has no stored capacities (its ``fit`` is None) if the checkpoint has none, or if they
+    come from hardware with other bucket sizes.
     """
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")

@@ -171,7 +171,10 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """Return the table's augmentations as one function of an annotated scan of `layout`."""
+        """Return the table's augmentations as one function of an annotated scan.
+
+        `layout` is the name of the data set's layout, which limits how far scans are turned.
+        """
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
         return box_transform(
@@ -316,7 +319,10 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the scan names in ``data.train`` or another key `name`; None if it is empty."""
+        """Return the scan names that ``data.train`` or another key `name` gives, None if empty.
+
+        The key has a list of names, or the path of a text file with one name on each line.
+        """
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None

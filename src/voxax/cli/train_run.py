@@ -300,10 +300,10 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate if ``training.validate_every`` says so; return a remark to print, or "".
+        """Validate after every ``training.validate_every``-th checkpoint; return a remark to print.
 
         If the score is the best yet, the network is saved. After ``training.patience`` validations
-        without a better score, the training stops.
+        without a better score, the training stops. The remark is empty without a validation.
         """
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
@@ -335,7 +335,10 @@ def check_parts_of(config: TrainConfig, task: Task) -> None:
 
 
 def check_place_of_weights(config: TrainConfig) -> None:
-    """Raise InputError if ``model.weights`` or ``weights_part`` names no file or checkpoint."""
+    """Raise InputError if ``model.weights`` or ``weights_part`` names no file or checkpoint.
+
+    There is no error if the configuration sets neither key.
+    """
     key, given = _given(config)
     place = _place(config, given)
     if not given or (isinstance(place, Path) and has_description(place)):

@@ -119,10 +119,10 @@ def view(
 def names_of(
     checkpoint: Path | None, files: tuple[Path | None, ...], clouds: tuple[PointCloud | None, ...]
 ) -> tuple[str, ...] | None:
-    """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside the files.
+    """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside one of `files`.
 
-    Return None if there is no checkpoint. A folder beside the files is ignored if it has too few
-    names for the labels of `clouds`.
+    Return None if there is no checkpoint. A folder beside a file is ignored if it has too few names
+    for the labels of `clouds`, the contents of the files.
     """
     from voxax.cli.tasks import task_of
     from voxax.models.checkpoint import has_description
@@ -232,7 +232,8 @@ def _predicted(
 ) -> PointCloud:
     """Return the points of `cloud` with predicted labels from the file `path`.
 
-    The file `path` may have labels only. Then ``scan(path)`` reads `file` with these labels.
+    `path` has labels only, or is a scan of the same points with labels. For labels only, the result
+    is ``scan(path)``, which reads the scan `file` with these labels.
     """
     from voxax.io import read
     from voxax.io.arrays import position_name

@@ -39,7 +39,10 @@ class Vote:
             raise InputError(f"--views {self.views} must be from 1 to {MOST_VIEWS}")
 
     def check(self, voxel_size: float) -> None:
-        """Raise :class:`voxax.InputError` if a tile is less than 16 voxels of this size wide."""
+        """Raise :class:`voxax.InputError` if a tile is less than 16 times `voxel_size` wide.
+
+        A `tile` of 0, which means no tiles, is no error.
+        """
         if 0 < self.tile < LEAST_VOXELS * voxel_size:
             raise InputError(
                 f"--tile {self.tile} must be at least {LEAST_VOXELS} voxels of {voxel_size} m: "
@@ -97,7 +100,7 @@ class Vote:
 
 
 def _turned(cloud: PointCloud, angle: float) -> PointCloud:
-    """Return a cloud turned around the vertical axis by `angle` radians, together with normals."""
+    """Return a cloud whose points and normals are turned around the vertical by `angle` radians."""
     if not angle:
         return cloud
     cos, sin = np.cos(angle), np.sin(angle)

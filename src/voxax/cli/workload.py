@@ -43,9 +43,10 @@ class Workload:
     """Include the gradients."""
 
     def build(self, *, for_accelerator: bool = False) -> Built:
-        """Return a function that runs the model, its arguments with the voxels, and a title.
+        """Return a function that runs the model, the function's arguments, and a title.
 
-        `for_accelerator` gives arrays the sizes that they have on GPUs and TPUs, also on a CPU.
+        The voxels are among the arguments. `for_accelerator` gives arrays the sizes that they have
+        on GPUs and TPUs, also on a CPU.
         """
         from voxax.geometry import Plan
         from voxax.nn.model_step import step_of
@@ -162,7 +163,7 @@ def _described(value: Any) -> str:
 
 
 def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
-    """Return the model for ``--model``, see :class:`Workload`: a callable on Voxels."""
+    """Return the model that ``--model`` names, a callable on Voxels; see :class:`Workload`."""
     try:
         importlib.import_module("flax.nnx")
     except ImportError as error:
