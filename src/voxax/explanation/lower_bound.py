@@ -154,8 +154,8 @@ def table_like(problem: Problem, views: Mapping[str, Any] | None) -> np.ndarray:
 
     Args:
       problem: the product.
-      views: the arrays of the map; without ``neighbors``, the result is the table of the map on
-        which the tuner would measure `problem`.
+      views: the arrays of the map by name, or None. If they have no ``neighbors``, the result is
+        the table of another map: the one on which the tuner would measure `problem`.
     """
     for known in (views, concrete_map(problem)):
         if known is not None and "neighbors" in known:

@@ -207,13 +207,15 @@ def encoder_voxels(
 
 
 def upcast_features(levels: Sequence[Voxels], joined: int = 2) -> Voxels:
-    """Copy the features of coarse encoder levels, step by step, to the voxels of the finest level.
+    """Return the finest level's voxels with features copied from the coarser encoder levels.
+
+    Each step copies features to the voxels of the next finer level, from the coarsest level on.
 
     Args:
       levels: voxels of each level, the finest first, as :meth:`PTv3.levels` returns them.
-      joined: number of steps, counted from the coarsest level, that also concatenate the features
-        of the finer level. Later steps only copy. The demonstrations use 2. For a linear probe, use
-        all steps, such as 4.
+      joined: number of first steps in which the copied features are appended to the features of the
+        finer level. In later steps they replace those features. The demonstrations use 2. For a
+        linear probe, use all steps, such as 4.
 
     Raises:
       InputError: ``levels`` is empty, or ``joined`` is negative.

@@ -498,9 +498,10 @@ _ENCODERS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 def PTv3Encoder(in_channels: int = 9, size: str = "base", **options: Any) -> PTv3:
-    """Return a :class:`PTv3` without decoder: Sonata's or Concerto's encoder, random weights.
+    """Return the encoder of Sonata or Concerto, a :class:`PTv3` without decoder, untrained.
 
-    Sonata has the sizes ``small`` and ``base``, Concerto all. The output is the coarsest level.
+    Sonata has the sizes ``small`` and ``base``, Concerto all four. The output of the network is the
+    voxels of the coarsest level.
 
     Args:
       in_channels: number of input features; 9 for position, color and normal.

@@ -135,7 +135,10 @@ class VoxelNeXtBackbone(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
+        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+
+        The keys are version names, such as ``openpcdet``.
+        """
         openpcdet, torch_pointcloud = _backbone_names()
         spconv, norms = Spconv("reversed"), "^(?!shared)"  # `shared` has PyTorch's defaults
         return {
@@ -264,7 +267,10 @@ class VoxelNeXt(Module):
         return VoxelNeXtOutput(ground, tuple(named))
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
+        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+
+        The keys are version names, such as ``openpcdet``.
+        """
         openpcdet, torch_pointcloud = _backbone_names()
         sparse = Spconv("reversed")
 

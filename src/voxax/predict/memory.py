@@ -358,9 +358,9 @@ def _bytes_asked(text: str) -> int:
 
 
 def resized(voxels: Voxels, capacity: int) -> Voxels:
-    """Return the shapes of ``voxels`` (``ShapeDtypeStruct``) for another capacity, with their maps.
+    """Return ``voxels`` and their kernel maps as ``ShapeDtypeStruct``s for another capacity.
 
-    The capacities of all levels keep their ratio to the input's, rounded up to a bucket size.
+    The capacities of the other levels change by the same factor, and are rounded up to a bucket.
     """
     old = voxels.capacity
 
