@@ -56,9 +56,9 @@ class BevGrid:
         object.__setattr__(self, "shape", shape)
 
     def places(self, boxes: Any) -> Any:
-        """Return the centers of boxes in units of cells, ``[..., 2]``.
+        """Return the centers of boxes along x and y in units of cells, ``[..., 2]``.
 
-        The lower corner of cell ``[i, j]`` has the values ``[i, j]``.
+        A center at the lower corner of cell ``[i, j]`` has the values ``[i, j]``.
 
         Args:
           boxes: ``[..., 2]`` or more columns, x and y first; NumPy in, NumPy out.

@@ -136,7 +136,8 @@ class PairCounter:
     def estimate(self, problem: Problem) -> int:
         """Return the number of pairs of the map on which the tuner would measure this problem.
 
-        That is the concrete map of an earlier call if there is one, or else a recorded scene's map.
+        This is the concrete map of an earlier call with such a problem. Without one, it is the map
+        of a recorded scene.
         """
         views = concrete_map(problem)
         if views is not None:

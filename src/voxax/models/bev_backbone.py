@@ -151,7 +151,7 @@ class BEVBackbone(Module):
 
     Raises:
       InputError: the lists differ in length; ``up_strides`` do not lead to one size; an option is
-        unknown; when called, the grid is not divisible by the strides.
+        unknown; when called, the levels differ in size because the strides do not divide the grid.
     """
 
     def __init__(

@@ -89,7 +89,11 @@ def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
 
 
 def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[str, Any]:
-    """Convert a file's ``config`` to PTv3 arguments, with rotary encoding if ``rotary``."""
+    """Convert a weight file's ``config`` to arguments of PTv3; raise InputError if not possible.
+
+    If ``rotary``, the arguments include those for rotary position encoding. ``path`` is the path of
+    the file, for the message.
+    """
     known = {"in_channels", "enc_patch_size", "rope_base", *_NAMES, *_FIXED, *_UNUSED}
     other = sorted(map(str, set(config) - known))
     other += [f"{k}={config[k]!r}" for k, v in _FIXED.items() if config.get(k, v) != v]

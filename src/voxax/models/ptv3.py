@@ -483,7 +483,10 @@ def _check_lengths(levels: int, **lists: Sequence[int]) -> None:
 
 
 def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
-    """Return the drop rates of each level's blocks, which grow linearly from 0 to ``last``."""
+    """Return a list of drop rates for each level, one rate per block.
+
+    Over all blocks of all levels the rates grow linearly from 0 to ``last``.
+    """
     rates = np.linspace(0, last, sum(depths))
     return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []
 

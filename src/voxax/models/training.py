@@ -165,7 +165,11 @@ def count_outside(
 
 
 def _as_int32(labels: Any) -> jax.Array:
-    """Return labels as ``int32``; values out of range are clipped to values that are no class."""
+    """Return integer labels as ``int32``.
+
+    Labels of wider dtypes, such as ``int64``, are first clipped to -1 and ``2**31 - 1``, so that
+    none wraps around into a class.
+    """
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -184,10 +188,11 @@ def _narrow(ignore_label: int | None) -> int:
 
 
 class StepTrainer(abc.ABC):
-    """Base class of trainers: a module, its optimizer state, and jitted steps for any objective.
+    """Base class of trainers: a module, its optimizer state, and jitted training steps.
 
-    The module is stored split into parameters and other state, because ``nnx.split`` and ``merge``
-    inside one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
+    Subclasses define the loss. The module is stored split into parameters and other state, and each
+    step merges it inside ``jax.jit``. On small networks a step has a fifth of the overhead that it
+    has with ``nnx.jit``.
 
     A step reuses the memory of the parameters and of the optimizer state (donation). An array that
     was read from ``params`` or ``optimizer_state`` before a step cannot be used after the step. All
@@ -470,7 +475,7 @@ def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
 
 
 def _constant(params: Any, parts: Sequence[str]) -> Any:
-    """Return the parameters, with gradients stopped in the given parts."""
+    """Return parameters of a module; those in the named parts get gradients of zero."""
     if not parts:
         return params
 

@@ -163,7 +163,8 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
 
     Args:
       levels: voxels with axes x, y, z and the same channels. Each level has twice the stride of the
-        previous level and was made from it, so the last level counts all lost rows.
+        previous level and was made from it. The result takes its count of lost rows from the last
+        level, which includes those of the others.
       capacity: static number of rows of the result. None takes a sufficient number in eager calls,
         and the number of rows of all levels under ``jax.jit``.
 

@@ -53,7 +53,8 @@ def is_known(
 ) -> bool:
     """Return whether an entry of the tuning cache suffices to choose the kernel of a product.
 
-    A measured entry is enough; a predicted entry only if it has the device's default candidate.
+    A measured entry suffices. A predicted entry suffices only if it contains the candidate that is
+    the default on the device ``hardware``. None does not suffice.
     """
     if entry is None or not entry.predicted:
         return entry is not None
@@ -64,7 +65,11 @@ def is_known(
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
-    """Run :func:`predict` for all products on all cores; yield ``(product, result)`` in order."""
+    """Run :func:`predict` for many products in parallel on all CPU cores.
+
+    Yield ``(product, result of predict)`` in the order of ``products``. These are pairs of a
+    product and its allowed algorithms.
+    """
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
         try:
@@ -91,7 +96,8 @@ def predict(
 
     Returns:
       The entry for the tuning cache. It is None if no candidate has predicted seconds. It is also
-      None if the default candidate's loops have unknown lengths: another one would then always win.
+      None if the default candidate has loops of unknown length, because another candidate would
+      then always be chosen.
     """
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)

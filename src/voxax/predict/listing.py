@@ -436,7 +436,11 @@ class _Reader:
         return len(rows), issued, busy
 
     def _moves(self, trips: float | None, found: _Passes) -> tuple[tuple[Copy, ...], int]:
-        """Return the copies of a loop, and how often a pass waits for copies that it started."""
+        """Return the copies that a loop starts, and how often a pass waits for its own copies.
+
+        `found` has the starts and waits in the evaluated passes. `trips` is the number of all
+        passes, None if it is unknown.
+        """
         copies, own = [], set()
         for row, which in sorted({(row, which) for _, row, which, _ in found.started}):
             source, target, _, _, size, _ = self._copies[row][which]
@@ -470,7 +474,7 @@ class _Reader:
 
 
 def _own(span: _Span) -> list[int]:
-    """Return the rows of a loop or region that are in no inner loop or region."""
+    """Return the rows of a loop or region that are outside of its inner loops and regions."""
     rows = set(range(span.begin, span.end))
     for inner in span.inner:
         rows -= set(range(inner.begin, inner.end))

@@ -183,7 +183,10 @@ class Scalars:
         return self.value(new if holds != bool(guard[1]) else guard[3], known)
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
-        """Return the value of `name`, a load from address `place`: the value last stored there."""
+        """Return the value that `name` loads from the address `place`; None if it is unknown.
+
+        It is the last value stored there, in this pass or in an earlier one.
+        """
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
