@@ -228,7 +228,7 @@ class Report:
                 yield f"    {line}"
 
     def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
-        """Return a dict from key in the tuning cache to the ``(row number, row)`` of that key."""
+        """Return a dict from tuning cache key to a list of ``(row number, row)`` with this key."""
         found: dict[str, list[tuple[int, Explained]]] = {}
         for number, row in enumerate(self.rows):
             found.setdefault(key_of(row.choice.problem), []).append((number, row))
@@ -248,8 +248,8 @@ def _times(row: Explained) -> tuple[str, str, str, str]:
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
     """Yield the table cells ``(time, ratio, candidate, verdict)`` of each candidate of a row.
 
-    The ratio is that to the fastest candidate's time. The verdict on the chosen candidate begins
-    with "chosen".
+    The ratio is the time over the time of the fastest candidate. The verdict on the chosen
+    candidate begins with "chosen".
     """
     chosen, candidates = str(row.choice), list(row.candidates())
     if chosen not in [name for name, *_ in candidates]:

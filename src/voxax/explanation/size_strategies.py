@@ -164,8 +164,8 @@ def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
     """Return how many kernel offsets are computed in total if positions are computed in blocks.
 
     At each position of a block, all offsets of the block's largest kernel are computed. `ordered`
-    are the kernel sizes of all positions, largest first. Each `block` of them in turn are a block.
-    ``counts[s]`` is the number of offsets in a kernel of size s.
+    are the kernel sizes of all positions, largest first. Every `block` positions in this order form
+    a block. ``counts[s]`` is the number of offsets in a kernel of size s.
     """
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)

@@ -315,7 +315,7 @@ class GroundDetector(Module):
     def _openpcdet_names(self, head: Callable[[str], str]) -> Callable[[str], str]:
         """Return a function from a layer's path in this detector to its name in OpenPCDet.
 
-        ``head`` does the same inside the head: both its path and its result start at the head.
+        ``head`` does this for the layers of the head, with paths and names relative to the head.
         """
         return by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
@@ -346,7 +346,8 @@ def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
     """Return two functions that rename the layers of :class:`BEVBackbone`.
 
-    The first takes a layer's path to its name in OpenPCDet, the second to that in torch-pointcloud.
+    Both take the path of a layer. The first returns its name in OpenPCDet, the second its name in
+    torch-pointcloud.
     """
     openpcdet = renaming(
         levels_rule("", "blocks", 1),  # padding comes first

@@ -226,7 +226,10 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict from codebase (as ``openpcdet``) to how it names and stores the weights."""
+        """Return a dict from codebase to how it names and stores the weights.
+
+        The keys are names such as ``openpcdet``.
+        """
         names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")
         found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}

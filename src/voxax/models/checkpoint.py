@@ -213,8 +213,8 @@ def load_description(folder: str | Path) -> dict[str, Any]:
 def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
     """Check the names, shapes and dtypes of a checkpoint's arrays without reading their values.
 
-    The check is of the newest step whose shapes are readable and that has all entries of ``like``.
-    Without such a step there is no error; :func:`load_arrays` reports the problem.
+    Only one step is checked: the newest with readable shapes and with all entries of ``like``. If
+    there is no such step, no error is raised; :func:`load_arrays` reports the problem.
 
     Args:
       folder: folder of the checkpoint.

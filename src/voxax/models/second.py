@@ -161,7 +161,10 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict from codebase (as ``openpcdet``) to how it names and stores the weights."""
+        """Return a dict from codebase to how it names and stores the weights.
+
+        The keys are names such as ``openpcdet``.
+        """
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )

@@ -307,7 +307,7 @@ class StepTrainer(abc.ABC):
         """Return ``program`` compiled by ``jax.jit``; trainers on several devices override this.
 
         The first two arguments of ``program`` are the module's parameters and its other state.
-        ``by_shard`` tells for each result of ``program`` whether its rows are split over devices.
+        ``by_shard`` states for each result of ``program`` whether its rows are split over devices.
         """
         del by_shard
         return jax.jit(program)

@@ -54,7 +54,7 @@ def is_known(
     """Return whether an entry of the tuning cache suffices to choose the kernel of a product.
 
     A measured entry suffices. A predicted entry suffices only if it contains the candidate that is
-    the default on the device ``hardware``. None does not suffice.
+    the default on the device ``hardware``. An ``entry`` of None does not suffice.
     """
     if entry is None or not entry.predicted:
         return entry is not None
@@ -172,7 +172,7 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def passes(items: np.ndarray) -> float:
-    """Return how many passes the loop of a kernel over items takes, as mean over output blocks.
+    """Return the mean number of loop passes per block of output rows in a kernel that reads items.
 
     Args:
       items: the kernel map's array ``items``, see :mod:`voxax.kernels.implicit_gemm.items`. It has

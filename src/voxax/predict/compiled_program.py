@@ -77,7 +77,7 @@ class CompiledKernel(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a kernel's copies move from or to HBM, to predict the time of its loops.
+    """Bytes that a kernel's copies move from or to HBM; :meth:`seconds` predicts times from them.
 
     Attributes:
       chip: the chip that the kernel runs on.

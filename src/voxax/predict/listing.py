@@ -422,7 +422,7 @@ class _Reader:
 
         It happened `count` times in the `number` passes that were evaluated, and the loop has
         `trips` passes. If `trips` is None (unknown), a `count` of at most ``_EDGE`` is returned
-        unchanged, and a larger one is taken as every pass.
+        unchanged, and for a larger `count` the result is None.
         """
         if count >= number:
             return None
@@ -436,7 +436,7 @@ class _Reader:
         return len(rows), issued, busy
 
     def _moves(self, trips: float | None, found: _Passes) -> tuple[tuple[Copy, ...], int]:
-        """Return the copies that a loop starts, and how often a pass waits for its own copies.
+        """Return the copies that a loop starts, and how often a pass waits for copies of this pass.
 
         `found` has the starts and waits in the evaluated passes. `trips` is the number of all
         passes, None if it is unknown.
