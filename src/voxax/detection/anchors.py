@@ -220,8 +220,8 @@ def decode_anchors(
     """Decode one scene's predictions for anchors to the boxes of the highest scores.
 
     Use ``jax.vmap`` for several scenes. A candidate is an anchor with its most likely class. With
-    two bins, the code gives the yaw up to half a turn, and the more likely bin chooses between its
-    two directions.
+    two direction bins, the code gives the yaw up to half a turn, and the more likely bin decides
+    which of the two opposite directions is taken.
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
@@ -301,7 +301,8 @@ class AnchorTargets(NamedTuple):
 
     Attributes:
       classes: ``int32[X, Y, A]``, the class of the object at an anchor; -1 for no object; -2 for an
-        anchor that counts in no loss, because its IoU is between `unmatched` and `matched`.
+        anchor that counts in no loss, because its largest IoU is below ``matched`` but not below
+        ``unmatched`` of its :class:`Anchor`.
       codes: ``[X, Y, A, 7]``, see :func:`voxax.detection.encode_residuals`; 0 without an object.
       directions: ``int32[X, Y, A]``, the bin of the object's yaw; 0 without an object.
     """
@@ -502,7 +503,7 @@ def residual_loss(
     Args:
       codes: ``[..., 7]``, predicted codes.
       targets: ``[..., 7]``, true codes; columns that are NaN add no loss.
-      mask: ``bool[...]``, the rows that count.
+      mask: ``bool[...]``, the rows that count; other rows have a loss of 0.
       weights: ``[7]``, factors on the differences of the columns; None for 1.
       beta: difference from which the loss is linear instead of quadratic.
 

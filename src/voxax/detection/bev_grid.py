@@ -56,9 +56,9 @@ class BevGrid:
         object.__setattr__(self, "shape", shape)
 
     def places(self, boxes: Any) -> Any:
-        """Return the centers of boxes in units of cells, ``[..., 2]``.
+        """Return the centers of boxes along x and y in units of cells, ``[..., 2]``.
 
-        The lower corner of cell ``[i, j]`` has the values ``[i, j]``.
+        A center at the lower corner of cell ``[i, j]`` has the values ``[i, j]``.
 
         Args:
           boxes: ``[..., 2]`` or more columns, x and y first; NumPy in, NumPy out.
@@ -248,7 +248,8 @@ def decode_cells(
       cells: ``int[P, 2]``, indices of the cells in the grid.
       grid: grid of the cells.
       max_boxes, min_score: see :func:`decode_centers`.
-      valid: ``bool[P]``, the rows that are cells; None for all. Other rows have no effect.
+      valid: ``bool[P]``, true for rows with a cell, false for padding, whose values have no effect.
+        None means that all rows have a cell.
 
     Raises:
       InputError: wrong shapes, or a number out of range.
@@ -298,11 +299,11 @@ def _decode(
 def finite_codes(
     codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return codes ``[N, D]`` with 0 for boxes that are not finite, and a mask ``bool[N]``.
+    """Return box codes ``[N, D]`` and a mask ``bool[N]`` of the codes that give finite boxes.
 
-    The mask is true where `kept` is true and the box that `decode` computes from the code is
-    finite. A box is not finite if the logarithm of a size is too large. Codes outside the mask
-    become zero and have no gradient.
+    `decode` computes boxes from codes. A box is not finite if the logarithm of a size is too large.
+    The mask is also false where `kept` is false. Codes outside the mask become zero and have no
+    gradient.
     """
     boxes = decode(jax.lax.stop_gradient(codes))
     kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)

@@ -192,8 +192,9 @@ def _by_class(
 class _Frame:
     """The T true and F found boxes of one frame for one class and difficulty, and their overlaps.
 
-    `scores` are those of the found boxes. The two states are ``COUNTS`` or ``IGNORED`` for each
-    box. `iou` and `similarity` are ``[F, T]``.
+    `scores` are those of the found boxes, ``[F]``. `true_state` and `found_state` have for each
+    true and found box ``COUNTS``, or ``IGNORED`` for a box that is neither correct nor wrong.
+    `iou` and `similarity` are ``[F, T]``.
     """
 
     iou: np.ndarray  # [found, truth]
@@ -266,10 +267,10 @@ def _frame(
 def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[float], int, float]:
     """Return the scores of the correct boxes, the number of wrong boxes, and the total similarity.
 
-    Each true box takes one found box that no other true box has taken, with an IoU above `needed`.
-    Without a threshold, this is the found box of the highest score. With a threshold, found boxes
-    of lower scores are left out, and it is the found box of the largest IoU, or an ignored found
-    box if no other box has an IoU above `needed`.
+    Each true box in turn takes one found box with an IoU above `needed` that is still free. If
+    `threshold` is None, it takes the box of the highest score. Otherwise found boxes with a score
+    below `threshold` are left out, and it takes the box of the largest IoU. An ignored found box is
+    then taken only if there is no other.
     """
     is_free = np.ones(len(frame.scores), bool)
     if threshold is not None:

@@ -114,8 +114,9 @@ def iou_loss(
       targets: ``[..., 7]`` or ``[..., 9]`` with the leading axes of ``boxes``.
       mask: ``bool[...]``, the boxes that count.
       kind: name of the loss. ``"3d"`` takes the IoU of volumes, ``"bev"`` the IoU seen from above.
-        ``"distance"`` takes the IoU of volumes and adds the squared distance of the centers over
-        the squared diagonal around both boxes, whose gradient moves disjoint boxes together.
+        ``"distance"`` takes the IoU of volumes, and adds to the loss the squared distance of the
+        centers over the squared diagonal of the box around both. The gradient of this term moves
+        disjoint boxes together.
 
     Raises:
       InputError: wrong shapes, an unknown kind, or (unless traced) invalid boxes that count.
@@ -144,7 +145,10 @@ def iou_loss(
 
 
 def _distance(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the squared distance of centers over the squared diagonal of the box around both."""
+    """Return for pairs of boxes the squared distance of their centers, as a fraction ``[...]``.
+
+    It is divided by the squared diagonal of the axis-aligned box around both boxes.
+    """
     flat = jnp.concatenate([bev_corners(a), bev_corners(b)], axis=-2)
     sides = [
         jnp.max(flat[..., axis], axis=-1) - jnp.min(flat[..., axis], axis=-1) for axis in (0, 1)

@@ -287,9 +287,9 @@ def _errors(
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
-    """Return at each index the mean of the values up to there that are not NaN, ``[N]``.
+    """Return the running mean ``[N]`` of values ``[N]``, in which NaN does not count.
 
-    It is 0 before the first number, and 1 everywhere if all values are NaN.
+    The mean is 0 before the first value that is not NaN, and 1 everywhere if all values are NaN.
     """
     known = ~np.isnan(values)
     if not known.any():

@@ -61,9 +61,10 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise InputError unless `truth` and `found` have one instance of the class `kind` per scene.
+    """Raise InputError unless `truth` and `found` are valid arguments of a metric.
 
-    Found boxes need scores, and all classes must be names, or all must be numbers.
+    Both must have one object of the type `kind` for each scene. Found boxes need scores. Classes
+    must all be names, or all be numbers.
     """
     if len(truth) != len(found):
         raise InputError(

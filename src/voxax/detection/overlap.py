@@ -97,10 +97,11 @@ _ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 class _Sides(NamedTuple):
-    """The four edges ``[..., 4]`` of a box in the frame of another box, and that box's size.
+    """The four edges of a box in the frame of another box, and half the sizes of the other box.
 
     The boxes are seen from above. The points of an edge are ``x + t * dx, y + t * dy`` with t in
-    0..1. ``half_x`` and ``half_y`` are half the length and half the width of the other box.
+    0..1; each of the four arrays is ``[..., 4]``. ``half_x`` and ``half_y`` are half the length and
+    half the width of the other box, ``[..., 1]``.
     """
 
     x: Any
@@ -185,9 +186,9 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
     """Return the fraction of each edge that lies in the other box, and t at that part's middle.
 
-    Both are ``[..., 4]``; for t see :class:`_Sides`. A part that lies on an edge of the other box
-    counts half. The derivative is then the mean of the derivatives on both sides of this kink of
-    the area.
+    Both results are ``[..., 4]``; for t see :class:`_Sides`. A part that lies on an edge of the
+    other box counts half: there the area has a kink, and half gives the mean of the derivatives on
+    both sides.
     """
     x, y, dx, dy, half_x, half_y = sides
     zero = jnp.zeros((), x.dtype)

@@ -70,8 +70,8 @@ class Region:
     def holds(self, points: Any) -> np.ndarray:
         """Return for each point whether it lies in a voxel of the region, ``bool[N]``.
 
-        The last thousandth of the last voxel is excluded, so that rounding moves no point out of
-        the grid.
+        Along each axis the last thousandth of the last voxel is excluded, so that no point is
+        rounded out of the grid.
 
         Args:
           points: ``[N, 3]`` or more columns, x, y and z first.

@@ -135,7 +135,8 @@ def sparse_center_targets(
     Args:
       boxes, classes, grid, num_classes, min_overlap, min_radius: as in :func:`center_targets`.
       cells: ``int[P, 2]``, coordinates of the cells in the grid.
-      valid: ``bool[P]``, the rows that are cells; None is all. The heat map is 0 in other rows.
+      valid: ``bool[P]``, true for rows with a cell, false for padding, where the heat map is 0.
+        None means that all rows have a cell.
 
     Raises:
       InputError: wrong shapes, a number out of range, or (unless traced) invalid boxes or classes.

@@ -102,9 +102,9 @@ def find_products(
 def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
     """Compute the kernel maps in the jaxpr `closed`; return the arrays of each convolution's map.
 
-    `leaves` are the arguments of the jaxpr. The keys of the result are the places of the
-    convolutions in the program. The arrays are in the order of ``view_names`` of the convolution's
-    layer.
+    `leaves` are the arguments of the jaxpr. The keys of the result are the positions of the
+    convolutions in the program. The arrays of a map are in the order of the ``view_names`` of the
+    convolution's layer.
     """
     indices: dict[_compat.Place, list[int]] = {}
 
@@ -140,8 +140,8 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
 
     Args:
       fn: any traceable function, such as a flax.nnx module.
-      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place. With the latter, pairs are
-        counted in a recorded scene.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place. With these shapes, the pairs
+        are counted in the map of a recorded scene.
       platform: ``cpu``, ``gpu`` or ``tpu``; None takes JAX's default backend.
 
     Returns:
@@ -216,10 +216,10 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """Return `problem` with the statistics of its concrete kernel map, whose arrays are `views`.
+    """Return `problem` with a statistic of its concrete kernel map, whose arrays are `views`.
 
-    These are the density of the map, or the statistics of the kernel sizes in a dynamic
-    convolution.
+    The statistic is the density of the map, None if `views` has no table of neighbors. In a dynamic
+    convolution, the statistics are those of the kernel sizes.
     """
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))

@@ -136,7 +136,8 @@ class PairCounter:
     def estimate(self, problem: Problem) -> int:
         """Return the number of pairs of the map on which the tuner would measure this problem.
 
-        That is the concrete map of an earlier call if there is one, or else a recorded scene's map.
+        This is the concrete map of an earlier call with such a problem. Without one, it is the map
+        of a recorded scene.
         """
         views = concrete_map(problem)
         if views is not None:
@@ -154,8 +155,8 @@ def table_like(problem: Problem, views: Mapping[str, Any] | None) -> np.ndarray:
 
     Args:
       problem: the product.
-      views: the arrays of the map; without ``neighbors``, the result is the table of the map on
-        which the tuner would measure `problem`.
+      views: the arrays of the map by name, or None. If they have no ``neighbors``, the result is
+        the table of another map: the one on which the tuner would measure `problem`.
     """
     for known in (views, concrete_map(problem)):
         if known is not None and "neighbors" in known:

@@ -83,7 +83,10 @@ class Explained:
         return f"{product}, {rows} rows, {taps} taps, {channels}, {dtype}"
 
     def candidates(self) -> Iterator[tuple[str, float | None, str]]:
-        """Yield ``(candidate, seconds or None, verdict)`` for all candidates, the fastest first."""
+        """Yield ``(candidate, seconds or None, verdict)``, the fastest first, refused ones last.
+
+        The candidates are those of the tuning cache, and the algorithms that cannot run.
+        """
         entry = self.choice.entry
         if entry is not None:
             ranked = sorted(entry.measured, key=lambda m: (m.seconds is None, m.seconds or 0.0))
@@ -225,7 +228,7 @@ class Report:
                 yield f"    {line}"
 
     def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
-        """Return the rows as ``(row number, row)``, in one list per key of the tuning cache."""
+        """Return a dict from tuning cache key to a list of ``(row number, row)`` with this key."""
         found: dict[str, list[tuple[int, Explained]]] = {}
         for number, row in enumerate(self.rows):
             found.setdefault(key_of(row.choice.problem), []).append((number, row))
@@ -243,7 +246,11 @@ def _times(row: Explained) -> tuple[str, str, str, str]:
 
 
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
-    """Yield ``(time, ratio, candidate, verdict)`` texts; the chosen one's verdict says "chosen"."""
+    """Yield the table cells ``(time, ratio, candidate, verdict)`` of each candidate of a row.
+
+    The ratio is the time over the time of the fastest candidate. The verdict on the chosen
+    candidate begins with "chosen".
+    """
     chosen, candidates = str(row.choice), list(row.candidates())
     if chosen not in [name for name, *_ in candidates]:
         candidates.insert(0, (chosen, None, "not measured"))
@@ -268,7 +275,10 @@ def _provenance(row: Explained) -> str:
 
 
 def _layers(scopes: Sequence[str]) -> list[str]:
-    """Return scopes as short names: without ``jvp(...)`` etc., and without a common last part."""
+    """Return scopes as short names: without wrappers such as ``jvp(...)`` and shared last parts.
+
+    A last part is removed if all scopes end in it.
+    """
     paths = []
     for scope in scopes:
         wrappers = len(_WRAPPER.findall(scope))

@@ -54,7 +54,8 @@ class Strategies:
     Attributes:
       rows: one row for each algorithm.
       histogram: number of output positions with kernel size 0, 1, 2, ...
-      exact: number of operations if no tap is computed needlessly; no algorithm needs fewer.
+      exact: number of operations if each position computes only the kernel offsets in its own
+        kernel; no algorithm needs fewer.
     """
 
     rows: tuple[Strategy, ...]
@@ -160,10 +161,11 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
-    """Return the sum of taps if all positions of a block get the taps of the block's largest size.
+    """Return how many kernel offsets are computed in total if positions are computed in blocks.
 
-    `ordered` are the kernel sizes of all positions, largest first; a block is `block` positions in
-    this order. ``counts[s]`` is the number of taps of a kernel of size s.
+    At each position of a block, all offsets of the block's largest kernel are computed. `ordered`
+    are the kernel sizes of all positions, largest first. Every `block` positions in this order form
+    a block. ``counts[s]`` is the number of offsets in a kernel of size s.
     """
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)

@@ -18,9 +18,9 @@ class RowsMoved:
     """How a kernel reads the input rows of a forward product on a TPU: by items or by windows.
 
     Attributes:
-      items: average number of items per output row, over the rows that have neighbors. An item has
-        the neighbors of 8 output rows for one tap within 8 consecutive input rows, see
-        :mod:`voxax.kernels.implicit_gemm.items`.
+      items: average number of items per output row, over the rows that have neighbors. An item
+        describes, for 8 output rows and one kernel offset, the neighbors within 8 consecutive input
+        rows; see :mod:`voxax.kernels.implicit_gemm.items`.
       neighbors: average number of neighbors per output row, over the same rows.
       counted: whether both were counted on the product's own map; otherwise on a similar map.
       by_items: whether the kernel reads rows by lists of items; otherwise by windows, which are
@@ -71,7 +71,10 @@ def rows_moved(
 
 
 def _items_of(table: np.ndarray) -> int:
-    """Return the number of items for a table of neighbors: the nonzero words of its item lists."""
+    """Return the number of items in the lists that are built from a table of neighbors.
+
+    It is the number of nonzero words in the lists.
+    """
     first = 2 * Shape.of(*table.shape).list_rows
     return int(np.count_nonzero(on_host(table, None)[:, first : first + first // 2]))
 

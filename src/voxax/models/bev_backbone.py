@@ -78,7 +78,10 @@ class DenseConvNormAct(Module):
 
 
 def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
-    """Return ``relu(norm(grid))``. On CPUs a native kernel computes a plain ``nnx.BatchNorm``."""
+    """Return ``relu(norm(grid))``, and in training update the running statistics of ``norm``.
+
+    On CPUs a native kernel computes both where it supports the options of ``norm``.
+    """
     training = not norm.use_running_average
     scale, bias = norm.scale, norm.bias
     plain = type(norm) is nnx.BatchNorm and nnx.BatchNorm.__call__ is _FLAX_CALL
@@ -110,6 +113,8 @@ _FLAX_CALL = nnx.BatchNorm.__call__
 
 def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert options of sparse layers to arguments of ``nnx.Conv``, with voxax's defaults added.
+
+    Options that ``nnx.Conv`` does not have, such as ``fwd_algo``, are left out.
 
     Raises:
       InputError: an option that sparse layers do not have.
@@ -146,7 +151,7 @@ class BEVBackbone(Module):
 
     Raises:
       InputError: the lists differ in length; ``up_strides`` do not lead to one size; an option is
-        unknown; when called, the grid is not divisible by the strides.
+        unknown; when called, the levels differ in size because the strides do not divide the grid.
     """
 
     def __init__(
@@ -196,7 +201,7 @@ class BEVBackbone(Module):
         self.out_channels = sum(given["up_channels"])
 
     def _cumulative(self) -> list[tuple[int, Fraction]]:
-        """Return for each level its stride relative to the input, and its upsampling factor."""
+        """Return for each level ``(stride relative to the input, upsampling factor)``."""
         sizes = itertools.accumulate((stride for stride, _ in self.factors), operator.mul)
         return [(size, back) for size, (_, back) in zip(sizes, self.factors, strict=True)]
 
@@ -205,7 +210,8 @@ class BEVBackbone(Module):
 
         Args:
           cells: numbers of cells of the input grid along x and y.
-          unit: voxels of the whole network's input per grid cell along an axis, for the message.
+          unit: number of voxels of the network's input along one side of a grid cell. The error
+            message states the required grid size in these voxels.
         """
         sizes, shape = [], tuple(cells)
         for stride, back in self.factors:
@@ -285,7 +291,8 @@ class GroundDetector(Module):
     ) -> None:
         """Create the sparse backbone for voxels on ``grid`` and the dense backbone after it.
 
-        ``common`` has arguments of both, ``sizes`` of the sparse and ``bev`` of the dense backbone.
+        ``sizes`` are arguments of the sparse backbone, ``bev`` of the dense backbone. Both take the
+        arguments in ``common``, which ``bev`` overrides.
         """
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
@@ -308,7 +315,7 @@ class GroundDetector(Module):
     def _openpcdet_names(self, head: Callable[[str], str]) -> Callable[[str], str]:
         """Return a function from a layer's path in this detector to its name in OpenPCDet.
 
-        ``head`` is such a function for paths in the head.
+        ``head`` does this for the layers of the head, with paths and names relative to the head.
         """
         return by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
@@ -318,11 +325,16 @@ class GroundDetector(Module):
 
 
 def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
-    """Return a pattern and its replacement for :func:`renaming`, for the layers of dense levels.
+    """Return a pattern and its replacement, which rename the layers of dense levels.
 
-    OpenPCDet stores level ``i`` as a flat list of conv, norm and ReLU. The rule renames
-    ``{path}levels.i.j.conv`` to ``{blocks}.i.n`` and ``{path}levels.i.j.norm`` to
-    ``{blocks}.i.{n + 1}``, with ``n = before + 3 * j``.
+    The result is one rule for :func:`renaming`. OpenPCDet stores level ``i`` as a flat list of
+    convolutions, norms and ReLUs. The rule renames ``{path}levels.i.j.conv`` to ``{blocks}.i.n``
+    and ``{path}levels.i.j.norm`` to ``{blocks}.i.{n + 1}``, with ``n = before + 3 * j``.
+
+    Args:
+      path: regular expression for the text before ``levels`` in voxax's names.
+      blocks: name of the list of levels in the other codebase.
+      before: number of layers before the first convolution in each level's list.
     """
 
     def place(found: re.Match[str]) -> str:
@@ -332,7 +344,11 @@ def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
 
 
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return two functions, from a BEVBackbone path to the OpenPCDet and torch-pointcloud names."""
+    """Return two functions that rename the layers of :class:`BEVBackbone`.
+
+    Both take the path of a layer. The first returns its name in OpenPCDet, the second its name in
+    torch-pointcloud.
+    """
     openpcdet = renaming(
         levels_rule("", "blocks", 1),  # padding comes first
         (r"^ups\.(\d+)\.conv$", r"deblocks.\1.0"),

@@ -51,14 +51,17 @@ def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ..
 
 
 class Branches(Module):
-    """Stacks of layers that share one input: for each class group, one stack per quantity.
+    """Stacks of layers on one input: for each group of classes, one stack per predicted quantity.
+
+    The quantities are the heat map and those in ``branches``, such as the size of the box.
 
     Args:
       groups: class numbers of each group. A group's heat map has one channel for each class.
       branches: number of channels of each quantity other than the heat map, by name.
-      hidden: function that makes a hidden layer.
-      last: function from a number of channels and an initial bias to the last layer of a stack.
-      depth: number of layers in each stack.
+      hidden: function without arguments that makes a hidden layer.
+      last: function that makes the last layer of a stack. Its arguments are the number of output
+        channels and the initial bias.
+      depth: number of layers in each stack, including the last.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Branches(Module):
         )
 
     def __call__(self, x: Any) -> tuple[dict[str, Any], ...]:
-        """Return for each group a dict from quantity name to the output of its stack on ``x``."""
+        """Run all stacks on ``x``; return for each group a dict from quantity to stack output."""
         results = []
         for group in self.groups:
             found = {}
@@ -137,14 +140,17 @@ class CenterHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[dict[str, jax.Array], ...]:
-        """Return per group a dict of arrays ``[B, X, Y, channels]``; ``hm`` has class logits."""
+        """Return for each group of classes a dict of arrays ``[B, X, Y, channels]``.
+
+        The entry ``hm`` has the class logits, the others are the quantities in ``branches``.
+        """
         return self.branches(self.shared(grid))
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return a function from a head layer's path to its OpenPCDet name.
+    """Return a function from the path of a layer in the head to its OpenPCDet name.
 
-    The name of a normalization layer ends in ``.1`` and then the text ``norm``.
+    The argument ``norm`` is a suffix: it follows the ``.1`` at the end of a normalization's name.
     """
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
@@ -220,7 +226,10 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return how codebases such as OpenPCDet name and store the weights, by codebase."""
+        """Return a dict from codebase to how it names and stores the weights.
+
+        The keys are names such as ``openpcdet``.
+        """
         names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")
         found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}
@@ -237,14 +246,14 @@ class CenterPoint(CenterDetector):
 
 @dataclasses.dataclass(frozen=True)
 class _CenterHeads(Spconv):
-    """Weight layout of codebases whose heads have voxax's output channels reordered or negated.
+    """Weight layout of codebases whose heads order or negate the output channels differently.
 
     In these codebases a convolution resizes the first level of the dense backbone. In voxax that
     layer is a transposed convolution of kernel size 1.
 
     Attributes:
-      outputs: for each branch whose last layer differs: its name, the voxax channel of each of the
-        codebase's channels, and the sign (1 or -1).
+      outputs: ``(name, channels, sign)`` for each branch whose last layer differs: the name of the
+        branch, the voxax channel of each channel of the codebase, and the factor 1 or -1.
     """
 
     outputs: tuple[tuple[str, tuple[int, ...], int], ...] = ()
@@ -261,9 +270,10 @@ class _CenterHeads(Spconv):
 
 
 def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
-    """Return ``form``, a stored weight's layout, with reordered channels, multiplied by ``sign``.
+    """Return the layout of a stored weight whose output channels are reordered or negated.
 
-    ``order`` has the voxax output channel of each output channel of the codebase.
+    ``form`` is the layout without this change. ``order`` has the voxax output channel of each
+    output channel of the codebase, and ``sign`` is the factor on the weight, 1 or -1.
     """
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)
@@ -287,7 +297,7 @@ _BLOCKS = (
 def _mmdetection3d_names() -> Callable[[str], str]:
     """Return a function from a layer's path to its name in mmdetection3d.
 
-    mmdetection3d counts the strided layer of a level as part of the level before.
+    In mmdetection3d the strided layer of a level is the last layer of the previous level.
     """
 
     def layer(found: re.Match[str]) -> str:

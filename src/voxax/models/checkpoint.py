@@ -44,7 +44,9 @@ _SUMS = "checksums"
 
 
 def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], step: int) -> Path:
-    """Save arrays and a description as one step, keep the two newest steps; return the folder.
+    """Save arrays and a description as a new step; return the absolute path of the checkpoint.
+
+    Only the two newest steps of the checkpoint are kept.
 
     With several processes, all processes must call this function, with global arrays and a folder
     that all can access. Arrays that are divided over processes get no checksum.
@@ -89,10 +91,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Return a context that drops the tracebacks that orbax's threads log beside the raised error.
+    """Return a context manager for saving that hides the log messages of orbax's threads.
 
-    After an error, the context waits for the threads, because they would go on writing into the
-    failed step.
+    If an error is raised inside, these threads would go on writing into the failed step. The
+    context therefore waits some seconds for their end before it passes the error on.
     """
     threads = set(threading.enumerate())
     with _without_logs():
@@ -159,7 +161,7 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
 
 
 def has_description(folder: str | Path) -> bool:
-    """Return whether a folder is a checkpoint, which contains at least one description file.
+    """Return whether a folder contains at least one description file, as each checkpoint does.
 
     Args:
       folder: path of a folder, which need not exist.
@@ -211,12 +213,16 @@ def load_description(folder: str | Path) -> dict[str, Any]:
 def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
     """Check the names, shapes and dtypes of a checkpoint's arrays without reading their values.
 
+    Only one step is checked: the newest with readable shapes and with all entries of ``like``. If
+    there is no such step, no error is raised; :func:`load_arrays` reports the problem.
+
     Args:
       folder: folder of the checkpoint.
-      like: expected arrays or their shapes, by their names in the checkpoint's tree.
+      like: dict from the names of top-level entries in the checkpoint's tree to the expected arrays
+        or their shapes. Other entries of the checkpoint are not checked.
 
     Raises:
-      FileFormatError: names, shapes or dtypes differ in the newest step whose shapes are readable.
+      FileFormatError: names, shapes or dtypes in this step differ from those of ``like``.
     """
     folder = Path(folder).absolute()
     with _reader() as reader:
@@ -299,9 +305,9 @@ def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
 
 
 def _drop_late_reports() -> None:
-    """Suppress messages that background tasks of a failed read print when they end.
+    """Suppress the messages that asyncio tasks left by a failed read would log when they end.
 
-    Nothing awaits the tasks, so each would log its error, and that the event loop is closed.
+    No code awaits these tasks. Each would log its own error, or that the event loop is closed.
     """
     _install_filters()
     gc.collect(1)
@@ -362,11 +368,11 @@ _NO_DAMAGE_TEXT = {
 
 
 def _fault(error: Exception, where: str) -> tuple[int, Exception]:
-    """Return what to do after an error in reading a step, and the error to report.
+    """Return how to proceed after an error in reading a step, and the error to report.
 
-    ``_DAMAGE`` means to skip the step, ``_FINAL`` to raise the returned error. ``where`` is the
-    path for the message. Messages of orbax and tensorstore are replaced, since they name drivers
-    and source lines.
+    The first result is ``_DAMAGE`` to skip the step, or ``_FINAL`` to raise the second result.
+    ``where`` names the step in the message. The messages of orbax and tensorstore are replaced,
+    since they name drivers and source lines.
     """
     if isinstance(error, FileFormatError | MemoryError | _ChangedError):
         return (_DAMAGE if isinstance(error, _ChangedError) else _FINAL), error
@@ -387,9 +393,10 @@ class _ChangedError(ValueError):
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
-    """Return the largest ``fault`` of all processes if arrays of ``like`` are divided over them.
+    """Return the worst ``fault`` of all processes among which arrays of ``like`` are divided.
 
-    Otherwise return this process's ``fault``: ``_NONE``, ``_DAMAGE`` or ``_FINAL``.
+    From best to worst, a fault is ``_NONE``, ``_DAMAGE`` or ``_FINAL``. If no array is divided over
+    processes, the result is this process's ``fault``.
     """
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
     if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
@@ -489,7 +496,7 @@ def _untyped(leaf: Any) -> Any:
 
 
 def _sums_of(tree: Any) -> dict[str, str]:
-    """Return a dict from array path to dtype and checksum, since orbax stores no checksums.
+    """Return a dict from array path to a text of dtype and checksum; orbax stores no checksums.
 
     Arrays that are divided over processes are left out.
     """

@@ -25,7 +25,7 @@ from voxax.nn.modules.sparse_convs import NetworkOptions
 
 
 class VoxelEncoder(Module):
-    """Encoder half of MinkUNet with a linear head: class logits at the voxels of the last level.
+    """Encoder half of MinkUNet and a linear head: logits at the voxels of the coarsest level.
 
     Args:
       in_channels, out_channels: number of input features and of classes.

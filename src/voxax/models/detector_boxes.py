@@ -154,10 +154,11 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield ``(class number, output, anchors)`` for each of ``classes``, the classes of ``head``.
+    """Split the output of a head by class: yield ``(class number, output, anchors)`` for each.
 
-    The output is ``head`` with the logits of that class only. The anchors are those of all
-    ``classes``, or nuScenes' if ``anchors`` is None.
+    ``classes`` are the class numbers of the head. The yielded output is ``head`` with the logits of
+    one class only. The yielded anchors are those of all ``classes``, chosen from ``anchors``. These
+    are one for each class of the network; None takes nuScenes' anchors.
     """
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
@@ -240,6 +241,6 @@ def _suppressed(
 
 
 def _joined(groups: Sequence[Detections]) -> Detections:
-    """Join the detections of all groups into one object, highest score first."""
+    """Join the detections of all class groups of a scene into one, highest score first."""
     whole: Any = Detections(*(jnp.concatenate(parts) for parts in zip(*groups, strict=True)))
     return whole.take(jnp.argsort(-whole.scores, stable=True))

@@ -41,7 +41,11 @@ class DetectorTrainer(StepTrainer):
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
-        """Return the boxes ``[B, N, ...]`` in ``output``, and the lost rows in ``geometry``."""
+        """Decode the module's ``output`` to boxes; return them, and the counts of lost rows.
+
+        The boxes are one ``Detections`` with arrays ``[B, N, ...]`` for the B scenes of ``voxels``.
+        The counts of rows lost to capacity are those in ``geometry``, summed over the devices.
+        """
         options = {"batch_size": voxels.batch_size, **self._search}
         scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)

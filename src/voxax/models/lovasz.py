@@ -33,11 +33,12 @@ def lovasz_softmax(
 ) -> Float[Array, ""]:
     """Return the Lovász softmax loss ``float32[]``, which approximates ``1 - IoU`` of the classes.
 
-    It is usually added to the cross entropy. The IoU is that of the rows of all scenes together.
+    The loss is usually added to the cross entropy. The IoU of a class is taken over the rows of all
+    scenes together.
 
     Args:
       logits: ``[N, classes]``, before the softmax; the values in padding rows have no effect.
-      labels: ``int[N]``, 0 to ``classes - 1``; rows with other labels, as padding, do not count.
+      labels: ``int[N]``, 0 to ``classes - 1``; rows with other labels do not count.
       classes: the classes to average over: those with labels (``"present"``), or ``"all"``.
       axis_name: name of a mapped axis whose devices' rows count together. None is for one device.
       ignore_label: label of unlabeled rows, besides negative numbers; 255 in many data sets.

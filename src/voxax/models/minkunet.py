@@ -61,7 +61,10 @@ class Stage(NamedTuple):
 def _minkunet_stages(
     blocks: Sequence[int], planes: Sequence[int], stem: int, width: float
 ) -> tuple[int, list[Stage], int]:
-    """Return channels of a MinkUNet: of the stem, of the eight stages, of the head's input."""
+    """Return numbers of channels of a MinkUNet: ``(stem, eight stages, input of the head)``.
+
+    The arguments are those of :class:`MinkUNet`.
+    """
     if len(blocks) != 8 or len(planes) != 8:
         raise InputError(
             f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
@@ -283,7 +286,7 @@ class MinkUNet(UNet):
         return self.stem_second(self.stem(voxels))
 
     def sources(self) -> dict[str, Source]:
-        """Return how other codebases name and store the weights, by codebase.
+        """Return a dict from codebase to how it names and stores the weights.
 
         The codebases are SPVNAS and mmdetection3d if the stem has two convolutions, else
         MinkowskiEngine. mmdetection3d with TorchSparse and with spconv differ in

@@ -89,7 +89,11 @@ def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
 
 
 def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[str, Any]:
-    """Convert a file's ``config`` to PTv3 arguments, with rotary encoding if ``rotary``."""
+    """Convert a weight file's ``config`` to arguments of PTv3; raise InputError if not possible.
+
+    If ``rotary``, the arguments include those for rotary position encoding. ``path`` is the path of
+    the file, for the message.
+    """
     known = {"in_channels", "enc_patch_size", "rope_base", *_NAMES, *_FIXED, *_UNUSED}
     other = sorted(map(str, set(config) - known))
     other += [f"{k}={config[k]!r}" for k, v in _FIXED.items() if config.get(k, v) != v]
@@ -207,13 +211,15 @@ def encoder_voxels(
 
 
 def upcast_features(levels: Sequence[Voxels], joined: int = 2) -> Voxels:
-    """Copy the features of coarse encoder levels, step by step, to the voxels of the finest level.
+    """Return the finest level's voxels with features copied from the coarser encoder levels.
+
+    Each step copies features to the voxels of the next finer level, from the coarsest level on.
 
     Args:
       levels: voxels of each level, the finest first, as :meth:`PTv3.levels` returns them.
-      joined: number of steps, counted from the coarsest level, that also concatenate the features
-        of the finer level. Later steps only copy. The demonstrations use 2. For a linear probe, use
-        all steps, such as 4.
+      joined: number of first steps in which the copied features are appended to the features of the
+        finer level. In later steps they replace those features. The demonstrations use 2. For a
+        linear probe, use all steps, such as 4.
 
     Raises:
       InputError: ``levels`` is empty, or ``joined`` is negative.

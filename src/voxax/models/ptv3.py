@@ -483,7 +483,10 @@ def _check_lengths(levels: int, **lists: Sequence[int]) -> None:
 
 
 def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
-    """Return the drop rates of each level's blocks, which grow linearly from 0 to ``last``."""
+    """Return a list of drop rates for each level, one rate per block.
+
+    Over all blocks of all levels the rates grow linearly from 0 to ``last``.
+    """
     rates = np.linspace(0, last, sum(depths))
     return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []
 
@@ -498,9 +501,10 @@ _ENCODERS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 def PTv3Encoder(in_channels: int = 9, size: str = "base", **options: Any) -> PTv3:
-    """Return a :class:`PTv3` without decoder: Sonata's or Concerto's encoder, random weights.
+    """Return the encoder of Sonata or Concerto, a :class:`PTv3` without decoder, untrained.
 
-    Sonata has the sizes ``small`` and ``base``, Concerto all. The output is the coarsest level.
+    Sonata has the sizes ``small`` and ``base``, Concerto all four. The output of the network is the
+    voxels of the coarsest level.
 
     Args:
       in_channels: number of input features; 9 for position, color and normal.

@@ -172,9 +172,11 @@ def load(
 def load_part(
     model: nnx.Module, path: Location, *, source: str | None = None, key: str | None = None
 ) -> PartReport:
-    """Load the layers whose names and shapes a file has too; return a report on all layers.
+    """Load the layers of a file that match the network by name and shape; return a report.
 
-    A network for other classes or other input features can thus start from pretrained weights.
+    The other layers of the network keep their weights. A network for other classes or other input
+    features can thus start from pretrained weights. The report names the layers that were not
+    loaded.
 
     Args:
       model: a network, changed in place.

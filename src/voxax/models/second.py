@@ -161,7 +161,10 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return how codebases such as OpenPCDet name and store the weights, by codebase."""
+        """Return a dict from codebase to how it names and stores the weights.
+
+        The keys are names such as ``openpcdet``.
+        """
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )
@@ -241,9 +244,10 @@ class SeparateAnchorHead(Module):
     def __call__(self, grid: jax.Array) -> AnchorOutput:
         """Return the predictions ``[B, X, Y, channels]``; ``directions`` is None.
 
-        ``boxes`` concatenates the outputs of the branches, each with values for all anchors. As in
-        OpenPCDet, decoding takes consecutive channels as the code of one anchor, so a value of the
-        code can come from the branch of another part.
+        The channels of ``boxes`` are the output of the first branch for all anchors, then that of
+        the second branch, and so on. Decoding ignores this order, as in OpenPCDet: it takes
+        consecutive channels as the box code of one anchor. With several anchors, a value of the
+        code can therefore come from a branch of another name.
         """
 
         def run(layers: nnx.List) -> jax.Array:

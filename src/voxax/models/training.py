@@ -82,7 +82,11 @@ _NATIVE = ("float32", "bfloat16", "float16")
 def _portable_cross_entropy(
     logits: Any, labels: jax.Array, weights: jax.Array, *, ignored: int, axis_name: Any = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the mean loss, and the sum of the row weights by which it was divided."""
+    """Return the mean loss, and the sum of row weights by which the summed loss was divided.
+
+    The arguments are those of :func:`masked_cross_entropy`, with ``ignored`` for ``ignore_label``.
+    Empty ``weights`` are 1 for all classes.
+    """
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     # Compare instead of gathering, because a TPU gathers one number after the other.
@@ -161,7 +165,11 @@ def count_outside(
 
 
 def _as_int32(labels: Any) -> jax.Array:
-    """Return labels as ``int32``; values out of range are clipped to values that are no class."""
+    """Return integer labels as ``int32``.
+
+    Labels of wider dtypes, such as ``int64``, are first clipped to -1 and ``2**31 - 1``, so that
+    none wraps around into a class.
+    """
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -180,10 +188,11 @@ def _narrow(ignore_label: int | None) -> int:
 
 
 class StepTrainer(abc.ABC):
-    """Base class of trainers: a module, its optimizer state, and jitted steps for any objective.
+    """Base class of trainers: a module, its optimizer state, and jitted training steps.
 
-    The module is stored split into parameters and other state, because ``nnx.split`` and ``merge``
-    inside one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
+    Subclasses define the loss. The module is stored split into parameters and other state, and each
+    step merges it inside ``jax.jit``. On small networks a step has a fifth of the overhead that it
+    has with ``nnx.jit``.
 
     A step reuses the memory of the parameters and of the optimizer state (donation). An array that
     was read from ``params`` or ``optimizer_state`` before a step cannot be used after the step. All
@@ -268,9 +277,10 @@ class StepTrainer(abc.ABC):
 
     @abc.abstractmethod
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
-        """Compute ``(loss, prediction, counts)`` of one batch; JAX traces this method.
+        """Return ``(loss, prediction, counts)`` for one batch; JAX traces this method.
 
-        The trainer passes ``counts`` to :meth:`_counted`. They must be sums over all shards.
+        :meth:`step` returns the loss and the prediction. The trainer passes ``counts``, such as the
+        number of rows lost to capacity, to :meth:`_counted`. They must be sums over all devices.
 
         Args:
           module: the module in training mode. Its state other than parameters may change.
@@ -284,17 +294,20 @@ class StepTrainer(abc.ABC):
 
     @abc.abstractmethod
     def _counted(self, counts: Any) -> jax.Array:
-        """Store the counts of :meth:`_objective`; return the number of rows lost to capacity."""
+        """Return the number of rows lost to capacity from the counts of :meth:`_objective`.
+
+        Subclasses may store other counts, such as the number of labels that are not a class.
+        """
 
     def _check(self, labels: Any) -> None:
         """Raise :class:`voxax.InputError` if the labels are invalid."""
         del labels
 
     def _jit(self, program: Callable[..., Any], by_shard: tuple[bool, ...]) -> Any:
-        """Return ``program`` jitted; trainers on several devices override this method.
+        """Return ``program`` compiled by ``jax.jit``; trainers on several devices override this.
 
-        The first two arguments of ``program`` are the state of the trainer. ``by_shard`` states for
-        each result whether it is split by shards of rows.
+        The first two arguments of ``program`` are the module's parameters and its other state.
+        ``by_shard`` states for each result of ``program`` whether its rows are split over devices.
         """
         del by_shard
         return jax.jit(program)
@@ -462,7 +475,7 @@ def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
 
 
 def _constant(params: Any, parts: Sequence[str]) -> Any:
-    """Return the parameters, with gradients stopped in the given parts."""
+    """Return parameters of a module; those in the named parts get gradients of zero."""
     if not parts:
         return params
 
@@ -545,9 +558,10 @@ class Trainer(StepTrainer):
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
     def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, LostRows]:
-        """Return the logits in ``out``, a module's output, and the counts of rows lost to capacity.
+        """Return the logits in a module's output ``out``, and the counts of rows lost to capacity.
 
-        If ``out`` is an array, these are the rows lost before the module, which got ``voxels``.
+        If ``out`` is an array of logits, the counts are those of ``voxels``, the module's input,
+        because rows lost inside the module are unknown.
         """
         if isinstance(out, Voxels):
             return out.features, out.geometry.drops

@@ -80,7 +80,7 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Run the layer with an output of ``capacity`` rows and a newly built kernel map."""
+        """Run the layer with a new kernel map; return Voxels with ``capacity`` rows."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -95,7 +95,10 @@ def stage(
     residual: bool,
     common: Mapping[str, Any],
 ) -> tuple[nnx.List, tuple[int, ...]]:
-    """Return the layers of a level (a strided convolution, two blocks) and its cells per axis."""
+    """Return the layers of a level, and the numbers of cells of its grid along each axis.
+
+    The layers are a convolution of stride 2 and two blocks. ``grid`` is the previous level's grid.
+    """
     plain = {k: v for k, v in common.items() if k != "use_bias"}
     down = GrowingConv(in_channels, out_channels, kernel_size, 2, padding, grid, **plain)
     return nnx.List([down, *blocks(out_channels, 2, residual, common)]), down.grid
@@ -104,9 +107,10 @@ def stage(
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` submanifold convolutions, or if ``residual``, residual blocks.
+    """Return ``number`` submanifold convolutions, or residual blocks if ``residual``.
 
-    ``common`` has their arguments. Residual blocks have biases by default.
+    All have ``channels`` input and output channels, and the arguments in ``common``. Residual
+    blocks have biases unless ``common`` has ``use_bias``.
     """
     if residual:
         common = {"use_bias": True, **common}
@@ -115,7 +119,10 @@ def blocks(
 
 
 def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") -> list[Voxels]:
-    """Run lists of layers in turn; return the voxels after each list. ``name`` is for profiles."""
+    """Run lists of layers in turn; return the voxels after each list.
+
+    In profiles the lists are called ``name`` and a number from 1 on.
+    """
     found = []
     for number, layers in enumerate(stages):
         with jax.named_scope(f"{name}{number + 1}"):
@@ -219,7 +226,10 @@ class VoxelBackBone8x(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
+        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+
+        The keys are version names, such as ``openpcdet``.
+        """
         openpcdet, torch_pointcloud = backbone_names(self.residual)
         spconv = Spconv("reversed")
         return {

@@ -135,7 +135,10 @@ class VoxelNeXtBackbone(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
+        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+
+        The keys are version names, such as ``openpcdet``.
+        """
         openpcdet, torch_pointcloud = _backbone_names()
         spconv, norms = Spconv("reversed"), "^(?!shared)"  # `shared` has PyTorch's defaults
         return {
@@ -160,7 +163,8 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
 
     Args:
       levels: voxels with axes x, y, z and the same channels. Each level has twice the stride of the
-        previous level and was made from it, so the last level counts all lost rows.
+        previous level and was made from it. The result takes its count of lost rows from the last
+        level, which includes those of the others.
       capacity: static number of rows of the result. None takes a sufficient number in eager calls,
         and the number of rows of all levels under ``jax.jit``.
 
@@ -264,7 +268,10 @@ class VoxelNeXt(Module):
         return VoxelNeXtOutput(ground, tuple(named))
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
+        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+
+        The keys are version names, such as ``openpcdet``.
+        """
         openpcdet, torch_pointcloud = _backbone_names()
         sparse = Spconv("reversed")
 

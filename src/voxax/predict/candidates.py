@@ -53,7 +53,8 @@ def is_known(
 ) -> bool:
     """Return whether an entry of the tuning cache suffices to choose the kernel of a product.
 
-    A measured entry is enough; a predicted entry only if it has the device's default candidate.
+    A measured entry suffices. A predicted entry suffices only if it contains the candidate that is
+    the default on the device ``hardware``. An ``entry`` of None does not suffice.
     """
     if entry is None or not entry.predicted:
         return entry is not None
@@ -64,7 +65,11 @@ def is_known(
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
-    """Run :func:`predict` for all products on all cores; yield ``(product, result)`` in order."""
+    """Run :func:`predict` for many products in parallel on all CPU cores.
+
+    Yield ``(product, result of predict)`` in the order of ``products``. These are pairs of a
+    product and its allowed algorithms.
+    """
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
         try:
@@ -91,7 +96,8 @@ def predict(
 
     Returns:
       The entry for the tuning cache. It is None if no candidate has predicted seconds. It is also
-      None if the default candidate's loops have unknown lengths: another one would then always win.
+      None if the default candidate has loops of unknown length, because another candidate would
+      then always be chosen.
     """
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
@@ -120,13 +126,15 @@ def product(
     platform: str,
     parameters: list[list[Any]],
 ) -> tuple[Any, ...]:
-    """Return ``(function, *shapes)`` of a candidate, the program to compile in a ``Request``.
+    """Return ``(function, *shapes)``: a function that runs a candidate, and its arguments' shapes.
+
+    A ``Request`` names this function, so that the separate process can compile the program.
 
     Args:
       packed: the pickled problem, in base64.
       shapes: shapes of the kernel map's arrays, by name.
-      algorithm, platform: name and platform of the kernel.
-      parameters: pairs of name and value.
+      algorithm, platform: name and platform of the candidate's kernel.
+      parameters: the candidate's parameters, as pairs of name and value.
     """
     problem: Problem = pickle.loads(base64.b64decode(packed))
     chosen = tuple((str(name), value) for name, value in parameters)
@@ -142,17 +150,17 @@ def product(
 
 
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
-    """Count the grid steps of a window kernel on one core.
+    """Return the number of grid steps that a window kernel takes on one core.
 
-    The kernel reads windows: parts of runs of consecutive rows. A step reads one window of every
-    column of the kernel map, for several tiles together. The column with the longest run therefore
-    determines the number of steps for these tiles.
+    A tile of consecutive output rows reads one run of consecutive input rows for each column of the
+    kernel (offsets that differ along the last axis only). A step reads a window, which is a part of
+    a run, for every column and for several tiles together. The longest run of these tiles therefore
+    determines their number of steps.
 
     Args:
       problem: a product.
       parameters: parameters of a window kernel, dense or depthwise.
-      windows: ``int32[2, tiles, columns]``, first row and length of the run of rows that each tile
-        of written rows reads in each column.
+      windows: ``int32[2, tiles, columns]``, the first row and the length of each run.
     """
     values = dict(parameters)
     _, lengths = np.asarray(windows)
@@ -164,19 +172,21 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def passes(items: np.ndarray) -> float:
-    """Return the mean number of loop passes per block of output rows, for a kernel with `items`.
+    """Return the mean number of loop passes per block of output rows in a kernel that reads items.
 
     Args:
-      items: the kernel map view ``items``, see :mod:`voxax.kernels.implicit_gemm.items`.
+      items: the kernel map's array ``items``, see :mod:`voxax.kernels.implicit_gemm.items`. It has
+        a list of items for each block of output rows.
     """
     used = np.asarray(items)[:, -1, 0]
     return float(np.mean(np.where(used > 0, used + 2, 0)))
 
 
 def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) -> float:
-    """Return the number of passes of the loop in a kernel whose length depends on the kernel map.
+    """Return the number of passes of a kernel's loop, if this number depends on the kernel map.
 
-    It is 1 if the candidate's kernel has no loop of this kind.
+    See :func:`steps` for kernels that read windows, and :func:`passes` for kernels that read items.
+    Return 1 for other kernels, which have no such loop.
 
     Args:
       problem: a product; dgrad for a program that computes dgrad and wgrad together.

@@ -96,7 +96,7 @@ def value_bytes(tree: Any) -> int:
 
 
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
-    """Return the listings in a folder, by name of the operation; equal operations share one.
+    """Return a dict from operation to its listing in a folder; equal operations have the same one.
 
     The files' names are ``TIME-OPERATION-NUMBER-LABEL.txt``.
     """

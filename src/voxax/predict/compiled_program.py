@@ -77,7 +77,7 @@ class CompiledKernel(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a kernel's copies move from or to HBM; `seconds` gives the time of loops.
+    """Bytes that a kernel's copies move from or to HBM; :meth:`seconds` predicts times from them.
 
     Attributes:
       chip: the chip that the kernel runs on.
@@ -97,7 +97,8 @@ class Traffic:
           whole: the loop that stands for the whole kernel, see :class:`Listing`.
           chip: the chip that the kernel runs on.
           operands: bytes of the operands and results in HBM. Copies of unknown size are assumed to
-            move the bytes that other copies do not. Without copies, ``operands`` is the traffic.
+            move what remains of these bytes after the copies of known size. If the kernel has no
+            copies, its traffic is ``operands``.
           passes: see :meth:`CompiledKernel.cost`.
         """
         sized, unsized, copies = 0.0, 0.0, 0
@@ -150,9 +151,11 @@ class Traffic:
 
 
 def _copies(loop: Loop, reached: float, passes: float | None) -> Iterator[tuple[Copy, float]]:
-    """Yield each HBM copy in a loop that runs `reached` times, and how often the copy starts.
+    """Yield ``(copy, number of starts)`` for each HBM copy in a loop and in its inner loops.
 
-    A run has `passes` passes (None: one) if their number is known only at run time.
+    `reached` is how often the loop is reached. Loops whose number of passes is known only at run
+    time take `passes` passes each time. They take one pass if `passes` is None, or inside another
+    such loop.
     """
     trips = _times(loop, passes)
     for copy in loop.copies:
@@ -179,8 +182,8 @@ class Cost:
       busy: dict from each kind of unit to the cycles that it is at work.
       chip: the chip that the kernel runs on.
       seconds: predicted time, with waits for copies and the start of the kernel.
-      complete: False if a kernel on arrays, not single numbers, has no listing, or if a loop's
-        number of passes is unknown. A loop of unknown length is counted with one pass.
+      complete: False if a loop's number of passes is unknown, so that one pass is counted; or if
+        the kernel has no listing, although some operand has more than one element.
     """
 
     kernel: CompiledKernel
@@ -223,7 +226,7 @@ class CopyBeside:
       end: index of the first kernel after the end of the copy.
       bytes: bytes that the copy moves from or to HBM.
       times: how often the program runs the copy.
-      prefetched: whether the copy runs during the program's previous run.
+      prefetched: whether the copy runs during the program's previous run, so that no kernel waits.
     """
 
     begin: int
@@ -314,7 +317,11 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return the seconds of waits for copies that take longer than the kernels meanwhile."""
+        """Return the seconds that the program waits for the copies in parallel with kernels.
+
+        A wait is the time by which a copy takes longer than the kernels that run in parallel.
+        Prefetched copies cause no waits.
+        """
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:

@@ -94,7 +94,10 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
 def _compiled(
     requests: Sequence[Request],
 ) -> tuple[list[CompiledProgram | VoxaxError], subprocess.CompletedProcess[str]]:
-    """Run one compiler process, which may end early; return its results and how it ended."""
+    """Run one compiler process; return the results of the first requests, and the ended process.
+
+    If the process ended early, there are fewer results than requests.
+    """
     with tempfile.TemporaryDirectory(prefix="voxax-predict-") as name:
         folder = Path(name)
         places = asked, told, dump = folder / "requests", folder / "results", folder / "dump"

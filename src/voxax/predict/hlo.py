@@ -134,7 +134,10 @@ def _called(line: _Line, role: str) -> str:
 
 
 def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
-    """Return a loop's passes, by the compiler's note or the loop's condition; None if unknown."""
+    """Return the number of passes of a loop; None if it is unknown.
+
+    It is read from XLA's ``known_trip_count``, or else from the constant in the loop's condition.
+    """
     known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
     if known:
         return int(known[1])

@@ -135,8 +135,8 @@ class Loop:
 
         Args:
           passes: number of passes of each loop whose ``trips`` is None. If ``passes`` is None, such
-            a loop counts as one pass, and the sum is not complete. The same holds for a loop with
-            ``trips`` None inside another one.
+            a loop counts as one pass, and the sum is not complete. The same always holds for such a
+            loop inside another such loop.
         """
         trips, complete = self.trips, True
         if trips is None:
@@ -163,7 +163,10 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Sums over a loop's passes; ``complete`` is False if a number of passes is unknown."""
+    """Sums over all passes of a loop, see :meth:`Loop.total` and the attributes of :class:`Loop`.
+
+    ``complete`` is False if some number of passes is unknown, so that one pass was counted.
+    """
 
     cycles: float
     bundles: float
@@ -229,7 +232,10 @@ class _Span:
 
 
 def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
-    """Find the loops and regions in a listing's `lines`; return the listing as a span with them."""
+    """Find the loops and regions in a listing; return a span of all its `lines`.
+
+    The attribute ``inner`` of a span has the loops and regions directly inside it.
+    """
     loops, regions = [], []
     for row, line in enumerate(lines):
         behind = min(row + delay_slots + 1, len(lines))
@@ -260,9 +266,10 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return whether a region crosses no end of a loop: it is inside, around or beside the loop.
+    """Return whether a region and a loop are compatible: nested in each other, or disjoint.
 
-    If the region is around the loop, ``region.end`` is moved to the end of the loop or later.
+    If the region contains the loop, but ends in the delay slots of the loop's branch, the region's
+    ``end`` is moved to the end of the loop.
     """
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
@@ -308,7 +315,13 @@ class _Reader:
         }
 
     def loop(self, span: _Span, known: dict[str, Any], depth: int) -> Loop:
-        """Build a loop or the whole kernel, given the known values of scalars outside of it."""
+        """Return the :class:`Loop` for a span, which is a loop or the whole kernel.
+
+        Args:
+          span: the rows of the loop.
+          known: values of scalars from outside of the loop, by name.
+          depth: number of loops and regions around it.
+        """
         found = _Passes()
         trips: float | None = 1
         passes: Iterable[dict[str, Any]] = [known]
@@ -405,9 +418,11 @@ class _Reader:
 
     @staticmethod
     def _runs(count: float, trips: float | None, number: int) -> float | None:
-        """Scale an event's `count` in `number` passes to `trips` passes; None means every pass.
+        """Return how often an event happens in all passes of a loop; None if in every pass.
 
-        If `trips` is None, at most ``_EDGE`` events are not scaled, and more mean every pass.
+        It happened `count` times in the `number` passes that were evaluated, and the loop has
+        `trips` passes. If `trips` is None (unknown), a `count` of at most ``_EDGE`` is returned
+        unchanged, and for a larger `count` the result is None.
         """
         if count >= number:
             return None
@@ -421,7 +436,11 @@ class _Reader:
         return len(rows), issued, busy
 
     def _moves(self, trips: float | None, found: _Passes) -> tuple[tuple[Copy, ...], int]:
-        """Return the copies of a loop, and how often a pass waits for copies that it started."""
+        """Return the copies that a loop starts, and how often a pass waits for copies of this pass.
+
+        `found` has the starts and waits in the evaluated passes. `trips` is the number of all
+        passes, None if it is unknown.
+        """
         copies, own = [], set()
         for row, which in sorted({(row, which) for _, row, which, _ in found.started}):
             source, target, _, _, size, _ = self._copies[row][which]
@@ -455,7 +474,7 @@ class _Reader:
 
 
 def _own(span: _Span) -> list[int]:
-    """Return the rows of a loop or region that are in no inner loop or region."""
+    """Return the rows of a loop or region that are outside of its inner loops and regions."""
     rows = set(range(span.begin, span.end))
     for inner in span.inner:
         rows -= set(range(inner.begin, inner.end))
@@ -465,8 +484,9 @@ def _own(span: _Span) -> list[int]:
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
     """Parse the utilization file `text`: return ``(units by kind, busy units in each cycle)``.
 
-    `cycles` is the number of cycles in the listing. The busy units of a cycle are a number for each
-    kind. Without `text`, there are no kinds.
+    The first result has the number of units of each kind. The second has a tuple for each of the
+    `cycles` of the listing: the number of busy units of each kind. Without `text`, there are no
+    kinds.
     """
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles

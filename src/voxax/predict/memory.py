@@ -342,7 +342,7 @@ def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
 
 
 def resident_bytes(step: Step, voxels: Any, device: Any) -> int:
-    """Return the bytes of a step's state and voxels that are on ``device`` already."""
+    """Return how many bytes of a step's arguments (its state, the voxels) are on ``device`` now."""
     held = jax.tree.leaves((step.state, voxels))
     arrays = [x for x in held if isinstance(x, jax.Array) and not _compat.is_traced(x)]
     return sum(x.nbytes for x in arrays if device in x.devices())
@@ -358,9 +358,9 @@ def _bytes_asked(text: str) -> int:
 
 
 def resized(voxels: Voxels, capacity: int) -> Voxels:
-    """Return the shapes of ``voxels`` (``ShapeDtypeStruct``) for another capacity, with their maps.
+    """Return ``voxels`` and their kernel maps as ``ShapeDtypeStruct``s for another capacity.
 
-    The capacities of all levels keep their ratio to the input's, rounded up to a bucket size.
+    The capacities of the other levels change by the same factor, and are rounded up to a bucket.
     """
     old = voxels.capacity
 
@@ -449,9 +449,10 @@ def _fits(need: int | None, limit: int) -> bool:
 
 
 def _on_the_line(known: dict[int, int | None], limit: int) -> int:
-    """Return the capacity whose bytes are `limit` on a line through two points of `known`, or 0.
+    """Estimate the capacity whose program needs `limit` bytes; 0 if there is no estimate.
 
-    `known` has the bytes by capacity. The two points with bytes nearest to `limit` are taken.
+    `known` has the bytes by capacity. The estimate is on the line through the two points whose
+    bytes are nearest to `limit`; capacities with None are left out.
     """
     points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
     if len(points) < 2:

@@ -169,10 +169,11 @@ class Scalars:
         return None if comparison is None else _COMPARISONS[comparison[1]](*values)
 
     def _moved(self, guard: re.Match[str] | None, new: str, known: dict[str, Any]) -> Any:
-        """Return what a move of `new` gives, or None if unknown.
+        """Return the value that a move instruction assigns; None if it is unknown.
 
-        `guard` is the match of the move's predicate (None: no predicate) and of the scalar that is
-        moved instead if the predicate is false.
+        The instruction moves the scalar `new`, unless its predicate is false and it names another
+        scalar for this case. `guard` is the match of the predicate and of the other scalar; None if
+        the move has no predicate.
         """
         if guard is None or guard[3] is None:
             return self.value(new, known)
@@ -182,7 +183,10 @@ class Scalars:
         return self.value(new if holds != bool(guard[1]) else guard[3], known)
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
-        """Return the value of `name`, a load from address `place`: the value last stored there."""
+        """Return the value that `name` loads from the address `place`; None if it is unknown.
+
+        It is the last value stored there, in this pass or in an earlier one.
+        """
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
@@ -194,7 +198,11 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return ``(row, stored name)`` of the last store to `place` above `name`, or None."""
+        """Return ``(row, stored scalar)`` of the last store to an address before a row.
+
+        The address is `place`, and the row is that which defines `name`. Return None if there is no
+        such store.
+        """
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]
         return stores[-1] if stores else None
