@@ -1,9 +1,9 @@
 """Functions with a native implementation on CPUs, and with derivatives of any order.
 
 The native library computes the value and the gradients of reverse mode. Forward mode, derivatives
-of gradients and ``vmap`` are ordinary JAX on a portable implementation. So a function has three
-primitives: the value, its tangent (linear in the tangents of the arguments), and its gradients, the
-transpose of the tangent.
+of gradients and ``vmap`` are ordinary JAX on a portable implementation. Each function therefore has
+three JAX primitives. The first computes the value. The second computes its tangent, which is linear
+in the tangents of the arguments. The third computes the gradients, the transpose of the tangent.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return the JVP rule of a primitive; it differentiates the same function ``body`` in JAX."""
+    """Return the JVP rule of a primitive, which lets JAX differentiate the function ``body``."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

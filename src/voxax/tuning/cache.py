@@ -170,7 +170,7 @@ class TuningCache:
         return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
-        """Return ``(key, entry)`` of the user's measurements with this jaxlib, sorted by key."""
+        """Return ``(key, entry)`` of the user's measurements with the installed jaxlib, by key."""
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 

@@ -95,7 +95,8 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
     Args:
       request: argument of the call or of the layer. None takes the request of the enclosing
         :func:`voxax.algorithms`, or of the environment variable.
-      kind: ``dense``, ``grouped``, ``depthwise`` or ``dynamic``; each kind has its own algorithms.
+      kind: kind of the weight, ``dense``, ``grouped``, ``depthwise`` or ``dynamic``; each kind has
+        its own algorithms.
       product: forward, dgrad or wgrad.
 
     Raises:
