@@ -258,9 +258,9 @@ def origin(value: Any) -> Any:
 
 
 def _operand(tracer: Any) -> Any:
-    """Return the operand that the operation behind ``tracer`` returned unchanged.
+    """Return the operand that ``tracer`` is an unchanged copy of, or ``tracer`` if there is none.
 
-    Return ``tracer`` itself if the operation changed its operands, or is unknown.
+    Only the operation that made ``tracer`` is considered, not the operations before it.
     """
     equation, variable = _private(tracer, "parent"), _private(tracer, "val")
     operands = _private(equation, "in_tracers")
@@ -401,7 +401,7 @@ def retrace_everything() -> None:
 
 
 def environment_key() -> Hashable:
-    """Return a key for caches of results that depend on the environment.
+    """Return a key for caches whose results depend on environment variables.
 
     The key changes with :func:`retrace_everything`, :func:`fresh_trace` and
     :func:`separate_traces`.
@@ -450,7 +450,7 @@ def _is_on_one_device(array: Any) -> bool:
 
 
 def gathered(tree: Any) -> Any:
-    """Return a pytree in which arrays that explicit axes of a mesh split are gathered.
+    """Return ``tree`` with every array gathered that is split over explicit axes of a mesh.
 
     An explicit sharding is part of an array's type, and no operation on coordinates has a rule for
     split rows. Arrays over automatic axes, and arrays inside ``shard_map``, are left unchanged.
@@ -473,7 +473,7 @@ def _is_split(tree: Any) -> bool:
 def on_whole_arrays(
     function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Return ``function(*args, **options)`` for gathered arguments, with their mesh as the context.
+    """Return ``function(*args, **options)`` for gathered arguments, inside the arguments' mesh.
 
     Arguments are gathered by :func:`gathered`. Arrays that the function creates belong to the mesh
     too, as JAX requires of operations on several arrays that run eagerly or under ``jax.vmap``. If

@@ -312,8 +312,9 @@ def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
     it. ``kind`` says what the code asks for: ``bool``, ``int``, ``float``, ``complex``, ``index``,
     ``array``, ``tolist``, ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX
     function), ``setitem``, ``format``, ``text`` (a format without a specification, which every
-    tracer allows) or ``hash``. ``context`` is JAX's explanation for ``static``, otherwise empty. JAX has
-    no hook for this, so methods of tracers are replaced while any thread is in the context.
+    tracer allows) or ``hash``. ``context`` is JAX's explanation for ``static``, otherwise
+    empty. JAX has no hook for this, so methods of tracers are replaced while any thread is inside
+    the returned context.
     """
     return _patched(_handler, handler)
 
@@ -398,7 +399,10 @@ def _conversion(kind: str) -> Callable[[Any], Any]:
 
 
 def _inside_while_loop() -> bool:
-    """Return whether ``lax.while_loop`` asks for the value, and expects an error as the answer."""
+    """Return whether the current request for a tracer's value comes from ``lax.while_loop``.
+
+    That function tries its condition in Python, and expects JAX's usual error.
+    """
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == core.__file__:
         frame = frame.f_back

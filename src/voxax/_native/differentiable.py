@@ -190,7 +190,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return the JVP rule of a primitive, which lets JAX differentiate the function ``body``."""
+    """Return a JVP rule for ``primitive``, whose tangents are JAX's derivatives of ``body``."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

@@ -261,7 +261,7 @@ def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
     """Time each runner once in every round, for `rounds` rounds or more.
 
     If these rounds take less than 0.2 seconds, more follow until then, up to ``_MOST_ROUNDS`` in
-    total. After 0.8 seconds, only the first three rounds are completed.
+    total. If 0.8 seconds have passed, no round begins after the third.
     """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):

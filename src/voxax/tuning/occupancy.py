@@ -111,9 +111,9 @@ def _fit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the input and output voxels of a map with at most `in_fill` and `out_fill` rows.
 
-    The map is the largest possible one, to about 3 %. The input is made by :func:`_first_rows` from
-    the voxels `cells` of a scene and their ranks `places`. For a transposed convolution that is not
-    generative, the output is made so.
+    The map is the largest possible one, to about 3 %. One side is made by :func:`_first_rows` from
+    the voxels `cells` of a scene and their ranks `places`. It is the output if the convolution is
+    transposed and not generative, and otherwise the input. The other side follows from it.
     """
     finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)

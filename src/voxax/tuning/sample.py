@@ -75,8 +75,8 @@ def recorded_map(layer: Layer) -> np.ndarray:
 
     It has the input row of each of M output rows at each of K kernel offsets, or -1. If no row has
     a neighbor, as with huge strides, the first rows get one neighbor each, all at the same kernel
-    offset. Otherwise every candidate's result would be right, and the candidate that skips most
-    work would be the fastest.
+    offset. Without any neighbor, every candidate's result would be right, and the candidate that
+    skips most work would be the fastest.
     """
     rows = layer.in_capacity, layer.out_capacity
     neighbors = sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows).neighbors
