@@ -100,7 +100,7 @@ def _eagerly(values: Any) -> Iterator[None]:
 
     Arrays that are created under the mesh of a ``shard_map`` belong to this mesh, and could not be
     used with other arrays afterwards. ``jax.ensure_compile_time_eval`` does not leave a
-    ``shard_map`` that runs without ``jit``. The mesh in the context is that of ``values``.
+    ``shard_map`` that runs without ``jit``. Inside, the current mesh is the one of ``values``.
     """
     no_mesh = jax.sharding.AbstractMesh((), ())
     with (
@@ -500,7 +500,7 @@ def _is_of_split_batch(leaf: Any) -> bool:
 
 
 def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call a function under ``jax.vmap`` on the gathered batch, and split its results again.
+    """Return a function's results under ``jax.vmap``: computed on the gathered batch, then split.
 
     JAX has no rule for some operations on a split batch, such as taking rows of an array that all
     devices share.

@@ -43,8 +43,8 @@ def differentiable_on_cpu(
       gradients: a function of ``(cotangent, *arrays, *results, moves=, **static)``. ``moves`` has
         the positions of the arguments to differentiate. The function returns one cotangent for each
         position, or None to take the derivative of ``portable``.
-      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, with bitwise equal
-        results, so that eager calls on a CPU compile nothing.
+      eager, eager_gradients: versions of ``native`` and ``gradients`` for NumPy arrays, with
+        bitwise equal results. With them, eager calls on a CPU compile nothing.
       shapes: a function of ``(*arrays, **static)`` that returns a ``ShapeDtypeStruct`` for each
         result, and only reads shapes and dtypes of the arrays. None traces ``native`` or
         ``portable`` for them.

@@ -30,9 +30,9 @@ one of the arguments, or has its own memory; JAX uses memory of
 def on_host(body: HostBody) -> Callable[..., Any]:
     """Return a function of JAX or NumPy arrays that calls ``body`` with NumPy arrays.
 
-    The function returns JAX arrays, or None where the compiled program has to run instead: for
-    arrays on several devices or on an accelerator, with JAX's checks for NaN or infinity, or if
-    ``body`` does not support the arguments.
+    The function returns JAX arrays, or None if the compiled program has to run instead. This is the
+    case for traced arrays, for arrays on several devices or on an accelerator, while JAX checks for
+    NaN or infinity, and if ``body`` does not support the arguments.
     """
 
     @functools.wraps(body)

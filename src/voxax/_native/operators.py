@@ -35,7 +35,7 @@ def by_xla(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[jax.Array, ...]:
-    """Call the operator ``name`` of the native library in a JAX program.
+    """Call the operator ``name`` of the native library in a JAX program; return its results.
 
     Args:
       name: the operator, without the prefix ``voxax_``.
@@ -59,9 +59,9 @@ def on_numpy(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Call the operator ``name`` of the native library for NumPy arrays, which are not changed.
+    """Call the operator ``name`` of the native library for NumPy arrays; return new arrays.
 
-    The arguments are those of :func:`by_xla`; ``in_place`` is ignored.
+    The arguments are those of :func:`by_xla`; ``in_place`` is ignored, and no operand is changed.
 
     Raises:
       ValueError: the shapes or dtypes do not match.

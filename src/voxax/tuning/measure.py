@@ -68,7 +68,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Time one more sample, a series of `self.calls` calls; return its seconds per call."""
+        """Time a series of `self.calls` calls; record and return the seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
@@ -189,7 +189,11 @@ def undisturbed() -> Iterator[None]:
 
 
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
-    """Run a candidate; return a measurement if it fails or differs from `expected`, else None."""
+    """Run a candidate once, and return None if its result is right.
+
+    Otherwise return a measurement that says how it failed, or how its result differs from
+    `expected`, the result of the reference.
+    """
     try:
         result = np.asarray(runner.run())
     except Exception as error:
@@ -221,11 +225,11 @@ def _compile(
     sample: Sample,
     deadline: float,
 ) -> tuple[np.ndarray, list[_Runner | Measured]]:
-    """Compile the candidates in parallel; return the result of `reference`, and the programs.
+    """Compile the candidates in parallel; return the result of `reference` and a list of runners.
 
-    The programs are in the order of `candidates`. A candidate that does not compile is returned as
-    a failed measurement. A candidate that does not begin to compile before `deadline` is left out,
-    unless it is one of the first two.
+    The list is in the order of `candidates`. It has a failed measurement instead of a runner for a
+    candidate that does not compile. A candidate that does not begin to compile before `deadline` is
+    left out, unless it is one of the first two.
     """
     settings = _compat.thread_settings()
 

@@ -124,7 +124,10 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
 
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
-    """Return the algorithms of `kind` that a request admits; error messages begin with `origin`."""
+    """Return the algorithms that a request admits for a `kind` of weight.
+
+    Error messages begin with `origin`, the name of the argument or setting with the request.
+    """
     return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
@@ -165,9 +168,12 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return `entry`, a name or enum member in a request, as a string; else raise AlgorithmError.
+    """Return an algorithm's name in a request as a string.
 
-    The message names the request's `origin`, and the known names `listed`.
+    `listed` is a text with the known names, for the error message.
+
+    Raises:
+      AlgorithmError: `entry` is neither a string nor an enum member with a string as its value.
     """
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):

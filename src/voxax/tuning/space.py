@@ -47,8 +47,8 @@ class Space:
       candidates: candidates that can run, one or more for each algorithm that is not refused.
         Algorithms that are preferred on this hardware come first, then the others; each group is in
         the order of the request.
-      heuristics: one candidate for each algorithm in ``candidates``, in the same order: the one
-        that is used without a measurement.
+      heuristics: for each algorithm in ``candidates``, in the same order, its default candidate,
+        which is used if nothing was measured.
       refused: ``(name, reason)`` of each algorithm that the request admits but that cannot run.
     """
 

@@ -239,7 +239,10 @@ def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Decide, and check or measure as the decision says, until a choice is final; return it."""
+    """Return the final choice for a product.
+
+    :func:`decide` is called again after each check or measurement that its result asks for.
+    """
     asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
     entry = cache.get(space.key) if asks else None
     while True:
