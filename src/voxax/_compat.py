@@ -54,7 +54,11 @@ def _trace_of(value: Any) -> Any:
 
 
 def is_hidden(*values: Any) -> bool:
-    """Return whether ``values`` have arrays, and all arrays are tracers whose trace JAX hides."""
+    """Return whether all arrays in ``values`` are tracers whose trace is unknown.
+
+    A trace is unknown if this version of JAX has no attribute for it. Without arrays, the result is
+    False.
+    """
     leaves = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
     return bool(leaves) and all(_trace_of(leaf) is _UNKNOWN for leaf in leaves)
 
@@ -65,7 +69,11 @@ def current_trace() -> Any:
 
 
 def may_live_with(value: Any, mark: Any) -> bool:
-    """Return False if the traces of two values are known to differ; a concrete value has none."""
+    """Return whether two values may belong to the same trace; False means that they do not.
+
+    A concrete value belongs to no trace. The result is True for two concrete values, and if the
+    trace of a tracer is unknown.
+    """
     traces = _trace_of(value), _trace_of(mark)
     return traces[0] is traces[1] or any(trace is _UNKNOWN for trace in traces)
 
@@ -92,7 +100,7 @@ def _eagerly(values: Any) -> Iterator[None]:
 
     Arrays that are created under the mesh of a ``shard_map`` belong to this mesh, and could not be
     used with other arrays afterwards. ``jax.ensure_compile_time_eval`` does not leave a
-    ``shard_map`` that runs without ``jit``. The mesh in the context is that of ``values``.
+    ``shard_map`` that runs without ``jit``. Inside, the current mesh is the one of ``values``.
     """
     no_mesh = jax.sharding.AbstractMesh((), ())
     with (
@@ -132,7 +140,7 @@ def is_mapped(*values: Any) -> bool:
 
 
 def _value_in(tracer: Any, names: Sequence[str]) -> Any:
-    """Return the attribute with the first of ``names`` that the tracer's class has, or None."""
+    """Return the first of the attributes ``names`` that the tracer's class has, or None."""
     # This checks the class, because JAX takes long to find that a tracer lacks an attribute.
     name = next((name for name in names if _private(type(tracer), name) is not None), None)
     return None if name is None else _private(tracer, name)
@@ -250,7 +258,10 @@ def origin(value: Any) -> Any:
 
 
 def _operand(tracer: Any) -> Any:
-    """Return the operand that an operation returned unchanged as ``tracer``, or ``tracer``."""
+    """Return the operand that ``tracer`` is an unchanged copy of, or ``tracer`` if there is none.
+
+    Only the operation that made ``tracer`` is considered, not the operations before it.
+    """
     equation, variable = _private(tracer, "parent"), _private(tracer, "val")
     operands = _private(equation, "in_tracers")
     if equation is None or operands is None or variable is None:
@@ -265,7 +276,7 @@ def _operand(tracer: Any) -> Any:
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
     """Return the index of the operand that an equation returns unchanged as ``variable``, or None.
 
-    The equation has ``operands`` operands.
+    ``operands`` is the number of operands of the equation.
     """
     made = _private(equation, "outvars", ())
     place = next((i for i, out in enumerate(made) if out is variable), None)
@@ -307,7 +318,7 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Return the index of the argument that is result number ``place`` of a jaxpr, or None."""
+    """Return the index of the argument that a jaxpr returns as result ``place``, or None."""
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -360,15 +371,18 @@ class _Fresh(NamedTuple):
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which every jitted function is traced anew, even if it was traced before.
 
-    Code that watches a trace needs this context, since an abstract evaluation does not enter
-    functions whose trace is cached. JAX keeps the traces of every such context (megabytes), and
-    never uses them again, so use :func:`separate_traces` where this happens often.
+    Code that observes what a function does while it is traced needs this context, because JAX does
+    not run functions whose trace is cached. JAX keeps the traces of every such context (megabytes)
+    and never uses them again, so use :func:`separate_traces` where this happens often.
     """
     return _trace_token(_Fresh(_trace_token.value, next(_tokens)))
 
 
 def own_traces() -> contextlib.AbstractContextManager[Any]:
-    """Return a context, for use in :func:`fresh_trace`, that uses cached traces as usual."""
+    """Return a context in which jitted functions use their cached traces.
+
+    It undoes an enclosing :func:`fresh_trace`, and otherwise has no effect.
+    """
     token = _trace_token.value
     return _trace_token(token.outer) if isinstance(token, _Fresh) else contextlib.nullcontext()
 
@@ -387,17 +401,22 @@ def retrace_everything() -> None:
 
 
 def environment_key() -> Hashable:
-    """Return a cache key that :func:`retrace_everything` and :func:`fresh_trace` change."""
+    """Return a key for caches whose results depend on environment variables.
+
+    The key changes with :func:`retrace_everything`, :func:`fresh_trace` and
+    :func:`separate_traces`.
+    """
     return _environment_token.value, _trace_token.value
 
 
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Make the operands of a primitive agree in their ``shard_map`` axes and in their mesh.
+    """Return the operands of a primitive, all with the same ``shard_map`` axes and mesh.
 
-    Inside ``shard_map``, every array is marked as varying over each axis over which any varies, so
-    that the gradient of an operand that all shards share is the sum over the shards. Outside,
-    arrays that are split over explicit axes of a mesh are gathered, and all arrays are put on this
-    mesh, because ``jax.vmap`` over an explicit axis splits the carry of a loop.
+    Inside ``shard_map``, every array is marked as varying over each axis over which any of the
+    arrays varies. The gradient of an operand that all shards share is then the sum over the shards.
+    Outside of ``shard_map``, arrays that are split over explicit axes of a mesh are gathered, and
+    all arrays are put on this mesh. The reason is that ``jax.vmap`` over an explicit axis splits
+    the carry of a loop.
     """
     if not any(map(_is_placed, arrays)):
         return arrays
@@ -431,7 +450,7 @@ def _is_on_one_device(array: Any) -> bool:
 
 
 def gathered(tree: Any) -> Any:
-    """Gather the arrays of a pytree that are split over explicit axes of a mesh.
+    """Return ``tree`` with every array gathered that is split over explicit axes of a mesh.
 
     An explicit sharding is part of an array's type, and no operation on coordinates has a rule for
     split rows. Arrays over automatic axes, and arrays inside ``shard_map``, are left unchanged.
@@ -454,11 +473,11 @@ def _is_split(tree: Any) -> bool:
 def on_whole_arrays(
     function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Call a function with arguments gathered by :func:`gathered`, and their mesh as current mesh.
+    """Return ``function(*args, **options)`` for gathered arguments, inside the arguments' mesh.
 
-    Arrays that the function creates then belong to the mesh too, as JAX requires of operations on
-    several arrays that run eagerly or under ``jax.vmap``. If the function fails under ``jax.vmap``
-    over a split batch, it runs again on the gathered batch.
+    Arguments are gathered by :func:`gathered`. Arrays that the function creates belong to the mesh
+    too, as JAX requires of operations on several arrays that run eagerly or under ``jax.vmap``. If
+    the function fails under ``jax.vmap`` over a split batch, it runs again on the gathered batch.
     """
     given = args, options
     with _inside_mesh_of(given):
@@ -481,7 +500,7 @@ def _is_of_split_batch(leaf: Any) -> bool:
 
 
 def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call a function under ``jax.vmap`` on the gathered batch, and split its results again.
+    """Return a function's results under ``jax.vmap``: computed on the gathered batch, then split.
 
     JAX has no rule for some operations on a split batch, such as taking rows of an array that all
     devices share.
@@ -647,7 +666,8 @@ def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> Non
 def set_batch_rule(primitive: Primitive, batch: Callable[..., Any]) -> None:
     """Register the rule of ``jax.vmap`` for a primitive.
 
-    A batch that is split over explicit axes of a mesh is gathered first, and the results are split.
+    A batch that is split over explicit axes of a mesh is gathered for ``batch``, and the batched
+    results are split over these axes again.
 
     Args:
       batch: a function of ``(operands, dims, **params)`` that returns ``(out, out_dim)``, or lists
@@ -744,10 +764,12 @@ def staged_primitive(
       many: whether the result is a tuple of arrays, instead of one array.
       eager: None, or a function of ``(*arrays, **params)`` for concrete operands, with bitwise the
         results of the compiled program. It returns None for operands that it does not support.
-      platforms: the platforms for which ``implementation`` differs from ``any``.
+      platforms: the platforms for which ``implementation`` is called with their name; it is called
+        with ``any`` for all others.
 
-    The compiled eager path keeps one jitted program for each set of parameters. Otherwise each
-    eager call would take about 35 ms of tracing instead of 0.02 ms (measured on a CPU).
+    Where ``eager`` gives no result, an eager call runs a jitted program, which is kept for each set
+    of parameters. Otherwise each eager call would take about 35 ms of tracing instead of 0.02 ms
+    (measured on a CPU).
     """
     primitive = Primitive(name)
     primitive.multiple_results = many
@@ -834,13 +856,14 @@ def register_lowering(
     Args:
       primitive: the primitive. With ``multiple_results`` the functions return a tuple, else one
         array.
-      platform: JAX's name of the platform; None is for all platforms without a rule.
+      platform: JAX's name of the platform; None is for all platforms without a lowering of
+        their own.
       plain: the function for ordinary programs, and for exported ones inside
         :func:`exporting_native_calls`.
       partitioned: the function for programs that XLA partitions over devices (outside of
         ``shard_map``).
       exported: the function for programs of ``jax.export``. If XLA also partitions the program,
-        ``partitioned`` is taken instead, unless it is ``plain``.
+        ``partitioned`` is taken instead, unless ``partitioned`` is ``plain``.
     """
     functions = plain, partitioned, exported
     rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
@@ -906,9 +929,10 @@ def _is_partitioned(context: Any) -> bool:
 
 
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
-    """Return the abstract value of an output ``out``, unsplit, on the same mesh as ``operand``.
+    """Return the abstract value of an output that is not split, on the mesh of ``operand``.
 
-    The output varies over the same axes of an enclosing ``shard_map`` as the operand.
+    ``out`` gives the shape and dtype. The output varies over the same axes of an enclosing
+    ``shard_map`` as the operand.
     """
     mesh = operand.sharding.mesh
     explicit = jax.sharding.AxisType.Explicit in (getattr(mesh, "axis_types", None) or ())
@@ -986,7 +1010,11 @@ def tpu_versions() -> tuple[str, ...]:
 
 
 def tpu_info_of_version(name: str) -> Any:
-    """Return the ``pltpu.TpuInfo`` of a chip (``v5e``, ``7x``), of both cores if JAX joins them."""
+    """Return the ``pltpu.TpuInfo`` of a chip such as ``v5e``; None if JAX does not know the chip.
+
+    It describes a device of two TensorCores if JAX joins the cores of this chip into one device,
+    and otherwise a device of one TensorCore.
+    """
     try:
         from jax.experimental.pallas import tpu as pltpu
 
@@ -1254,13 +1282,14 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 def watch(
     closed: Any, arguments: Sequence[Any], *primitives: Primitive
 ) -> list[tuple[Any, tuple[Any, ...], Place]]:
-    """Evaluate a closed jaxpr on ``arguments``; return operands of each use of ``primitives``.
+    """Evaluate a closed jaxpr on ``arguments``; return the operands of calls of ``primitives``.
 
-    Uses inside called functions (jit, remat, custom derivatives) are included; uses inside loops,
+    Calls inside inner functions (jit, remat, custom derivatives) are included; calls inside loops,
     branches and ``shard_map`` are not.
 
     Returns:
-      ``[(equation, operands, place)]`` in order, with the same places as in :func:`applications`.
+      ``[(equation, operands, place)]`` in the order of the program, with the concrete or traced
+      operands. The place is the position of the equation, as in :func:`applications`.
     """
     found: list[tuple[Any, tuple[Any, ...], Place]] = []
 

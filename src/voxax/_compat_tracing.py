@@ -108,7 +108,10 @@ class ExampleTrace(core.Trace):
         return tracer
 
     def is_large(self, size: int) -> bool:
-        """Return whether a size in bytes exceeds the limit, as values from endless loops do."""
+        """Return whether a value of ``size`` bytes is too large, such as one from an endless loop.
+
+        The limit grows with the size of the arguments.
+        """
         return _is_large(size, self.given)
 
     def stage_value(self, val: Any) -> Any:
@@ -175,7 +178,7 @@ def eagerly(given: int) -> contextlib.AbstractContextManager[Any]:
     """Return a context of eager evaluation, which raises ``TraceLimit`` if a result is too large.
 
     Args:
-      given: size of the arguments in bytes; the limit for results grows with it.
+      given: size of the arguments in bytes; the limit for results grows with this size.
     """
     return core.set_current_trace(_LimitedTrace(given))
 
@@ -305,11 +308,13 @@ _STOPS_UNLESS_KNOWN = (
 def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
     """Return a context in which ``handler(kind, tracer, context)`` supplies values of tracers.
 
-    Python code of this thread calls the handler where it needs a value. ``kind`` is ``bool``,
-    ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``, ``tobytes``, ``dlpack``,
-    ``static`` (a static argument of a JAX function), ``setitem``, ``format``, ``text`` (a format
-    without a specification, which every tracer allows) or ``hash``; ``context`` is text. JAX has no
-    hook for this, so methods of tracers are replaced while any thread is in the context.
+    The handler is called where Python code of this thread needs the value of a tracer, and returns
+    it. ``kind`` says what the code asks for: ``bool``, ``int``, ``float``, ``complex``, ``index``,
+    ``array``, ``tolist``, ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX
+    function), ``setitem``, ``format``, ``text`` (a format without a specification, which every
+    tracer allows) or ``hash``. ``context`` is JAX's explanation for ``static``, otherwise
+    empty. JAX has no hook for this, so methods of tracers are replaced while any thread is inside
+    the returned context.
     """
     return _patched(_handler, handler)
 
@@ -394,7 +399,10 @@ def _conversion(kind: str) -> Callable[[Any], Any]:
 
 
 def _inside_while_loop() -> bool:
-    """Return whether ``lax.while_loop`` tries its condition in Python and expects an error."""
+    """Return whether the current request for a tracer's value comes from ``lax.while_loop``.
+
+    That function tries its condition in Python, and expects JAX's usual error.
+    """
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == core.__file__:
         frame = frame.f_back
@@ -495,7 +503,7 @@ def is_jitted(target: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledFunction:
-    """A function under ``jax.jit``, as the equation that calls it describes the function.
+    """Facts about a function under ``jax.jit``, read from an equation that calls the function.
 
     Attributes:
       name, file, line: name of the function, and file and line of its definition.

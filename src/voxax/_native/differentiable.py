@@ -1,9 +1,9 @@
 """Functions with a native implementation on CPUs, and with derivatives of any order.
 
 The native library computes the value and the gradients of reverse mode. Forward mode, derivatives
-of gradients and ``vmap`` are ordinary JAX on a portable implementation. So a function has three
-primitives: the value, its tangent (linear in the tangents of the arguments), and its gradients, the
-transpose of the tangent.
+of gradients and ``vmap`` are ordinary JAX on a portable implementation. Each function therefore has
+three JAX primitives. The first computes the value. The second computes its tangent, which is linear
+in the tangents of the arguments. The third computes the gradients, the transpose of the tangent.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def differentiable_on_cpu(
       gradients: a function of ``(cotangent, *arrays, *results, moves=, **static)``. ``moves`` has
         the positions of the arguments to differentiate. The function returns one cotangent for each
         position, or None to take the derivative of ``portable``.
-      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, with bitwise equal
-        results, so that eager calls on a CPU compile nothing.
+      eager, eager_gradients: versions of ``native`` and ``gradients`` for NumPy arrays, with
+        bitwise equal results. With them, eager calls on a CPU compile nothing.
       shapes: a function of ``(*arrays, **static)`` that returns a ``ShapeDtypeStruct`` for each
         result, and only reads shapes and dtypes of the arrays. None traces ``native`` or
         ``portable`` for them.
@@ -190,7 +190,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return the JVP rule of a primitive; it differentiates the same function ``body`` in JAX."""
+    """Return a JVP rule for ``primitive``, whose tangents are JAX's derivatives of ``body``."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

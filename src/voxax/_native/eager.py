@@ -1,7 +1,8 @@
 """Eager calls on one CPU: NumPy and the library read arrays in place, and nothing is compiled.
 
-A function for NumPy evaluates a primitive wherever its operands have values: outside of every
-trace, and inside ``jax.grad`` and similar transformations, which evaluate primitives immediately.
+If the operands of a primitive have values, a function of NumPy arrays computes its result. This is
+the case outside of every trace, and inside transformations that evaluate primitives immediately,
+such as ``jax.grad``.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ one of the arguments, or has its own memory; JAX uses memory of
 def on_host(body: HostBody) -> Callable[..., Any]:
     """Return a function of JAX or NumPy arrays that calls ``body`` with NumPy arrays.
 
-    The function returns JAX arrays, or None where the compiled program has to run instead: for
-    arrays on several devices or on an accelerator, with JAX's checks for NaN or infinity, or if
-    ``body`` does not support the arguments.
+    The function returns JAX arrays, or None if the compiled program has to run instead. This is the
+    case for traced arrays, for arrays on several devices or on an accelerator, while JAX checks for
+    NaN or infinity, and if ``body`` does not support the arguments.
     """
 
     @functools.wraps(body)
@@ -64,10 +65,10 @@ def on_host(body: HostBody) -> Callable[..., Any]:
 
 
 def _place(args: Sequence[Any]) -> tuple[Any, bool] | None:
-    """Return ``(CPU to compute on, whether an operand is committed to it)``, or None.
+    """Return the CPU on which an eager call computes, and whether an operand is committed to it.
 
-    As under ``jit``, operands that are not committed to a device are computed on the default
-    device. The result is None if no single CPU of this process can compute, or JAX checks for NaN.
+    As under ``jit``, it is the default device if no operand is committed to a device. The result is
+    None if the compiled program has to run instead, see :func:`on_host`.
     """
     pinned = None
     for arg in args:
@@ -100,7 +101,7 @@ def default_device() -> Any:
 
 
 def threads() -> int:
-    """Return the number of threads for native functions in eager calls: the process's cores."""
+    """Return the number of CPU cores that this process may use, for native functions."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -131,12 +131,12 @@ def reached_rows(
       sizes: kernel size, stride, padding, dilation and shape of the outputs, D integers each.
       transposed: whether the layer is transposed. Then an input at ``c`` adds to the outputs at
         ``c * stride - padding + k * dilation``; otherwise an output at ``c`` reads the inputs
-        there.
+        at these positions. ``k`` counts the K kernel offsets from 0 along each axis.
 
     Returns:
-      ``(out int32[M, 1 + D], neighbors int32[M, K])``: the output coordinates in the order in which
-      a loop over taps, then inputs, reaches them, and the input row of each output at each tap,
-      or -1.
+      ``(out int32[M, 1 + D], neighbors int32[M, K])``. ``out`` has the coordinates of the outputs,
+      in the order in which a loop over kernel offsets, and inside it over inputs, reaches them
+      first. ``neighbors`` has the input row of each output at each kernel offset, or -1.
 
     Raises:
       ValueError: there are too many outputs for 32-bit row numbers, or cells for 64 bits.

@@ -95,7 +95,9 @@ def library_call(
     aliases: dict[int, int] | None = None,
     **attributes: Any,
 ) -> Any:
-    """Call a native function in a JAX program; under ``vmap``, calls run one after another.
+    """Call a native function in a JAX program, and return its results.
+
+    Under ``vmap``, the calls for the elements of the batch run one after another.
 
     Args:
       name: name of the function, a key of ``voxax._native.CALLS``.

@@ -1,7 +1,8 @@
 """Operators of the native library that XLA programs call, and ctypes calls for NumPy arrays.
 
-An operator takes arrays, integers and real numbers, and checks them: ``native/src/operators.h``. A
-Python function of ``(call, ...)`` serves both, with :func:`by_xla` or :func:`on_numpy` as ``call``.
+An operator takes arrays, integers and real numbers, and checks them, see
+``native/src/operators.h``. A Python function that calls operators has a parameter ``call``. It is
+:func:`by_xla` in JAX programs, and :func:`on_numpy` for NumPy arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def by_xla(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[jax.Array, ...]:
-    """Call the operator ``name`` of the native library in a JAX program.
+    """Call the operator ``name`` of the native library in a JAX program; return its results.
 
     Args:
       name: the operator, without the prefix ``voxax_``.
@@ -58,9 +59,9 @@ def on_numpy(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Call the operator ``name`` of the native library for NumPy arrays, which are not changed.
+    """Call the operator ``name`` of the native library for NumPy arrays; return new arrays.
 
-    The arguments are those of :func:`by_xla`; ``in_place`` is ignored.
+    The arguments are those of :func:`by_xla`; ``in_place`` is ignored, and no operand is changed.
 
     Raises:
       ValueError: the shapes or dtypes do not match.
@@ -81,7 +82,7 @@ def on_numpy(
 def differentiable_operator(
     name: str, value: Callable[..., Any], portable: Body, gradients: Callable[..., Any]
 ) -> Body:
-    """Return a differentiable function that runs operators on CPUs, ``portable`` elsewhere.
+    """Return a differentiable function: native operators on CPUs, ``portable`` elsewhere.
 
     The function is made by :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls
     on a CPU compile nothing.

@@ -77,9 +77,9 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
 
 
 def peak_memory() -> dict[str, int]:
-    """Return the peak memory of this process in bytes, as ``host`` and ``device``.
+    """Return the peak memory in bytes that this process used on the host and on its first device.
 
-    ``device`` is the memory of the first JAX device. A key is missing if its value is unknown.
+    The keys are ``host`` and ``device``. A key is missing if its value is unknown.
     """
     peaks = {}
     # VmHWM is reset when a process starts another program.
@@ -237,7 +237,7 @@ _DTYPES = {
 
 
 def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the dtypes that a CPU with these ``flags`` computes in natively; None if unknown."""
+    """Return the dtypes of native arithmetic of a CPU with these ``flags``; None without flags."""
     if flags is None:
         return None
     more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))

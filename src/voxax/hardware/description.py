@@ -20,7 +20,9 @@ from voxax.hardware.tpu import least_known_facts, topology_facts, tpu_facts
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """Sources that :func:`describe` asks besides the JAX device; recorded answers may replace them.
+    """Where :func:`describe` reads facts from, apart from the JAX device.
+
+    The defaults are the files and drivers of this machine. Recorded answers may replace them.
 
     Attributes:
       root: the folder that contains ``proc`` and ``sys``.
@@ -102,7 +104,7 @@ def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
 
 
 def _local(device: Any) -> Any:
-    """Return ``device``, or the local device with this index; None is the first one."""
+    """Return ``device`` if it is a device, or else the local device of this index; None means 0."""
     if not (device is None or isinstance(device, int)):
         return device
     index, devices = device or 0, jax.local_devices()

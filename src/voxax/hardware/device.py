@@ -9,7 +9,7 @@ from voxax.hardware.info import Facts, facts_from, first_known
 
 
 def ask(device: Any, name: str) -> Any:
-    """Return the attribute ``name`` of a device, or a method's result; None if there is an error.
+    """Return a device's attribute ``name``, or the result if it is a method; None after an error.
 
     Devices of plugins differ in their attributes, and in the errors for missing attributes.
     """

@@ -58,10 +58,10 @@ def remembered(key: str) -> Facts:
 
 
 def measure(device: Any, key: str, *, again: bool = False) -> Facts:
-    """Measure memory bandwidth and matrix rates of ``device``; store them on disk under ``key``.
+    """Return the memory bandwidth and matrix rates of ``device``, from disk or newly measured.
 
-    If there is a measurement already, it is returned instead, unless ``again`` is True. A folder
-    that cannot be written is no error.
+    They are measured if there is no measurement on disk for ``key``, or if ``again`` is True. New
+    results are stored on disk under ``key``. A folder that cannot be written is no error.
     """
     if not again and (known := remembered(key)):
         return known

@@ -23,8 +23,8 @@ _target = contextvars.ContextVar("voxax_target", default=None)
 def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
     """Return a context in which programs are compiled for ``hardware``, which need not be present.
 
-    Without :func:`voxax._compat.separate_traces`, JAX would reuse programs that were traced outside
-    of the context, so use both.
+    Enter :func:`voxax._compat.separate_traces` too. Otherwise JAX would reuse programs that were
+    traced outside of the context.
 
     Args:
       hardware: facts about the hardware. They apply to programs for its platform.
@@ -38,7 +38,7 @@ def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[Non
 
 
 def target_platform() -> str:
-    """Return the platform of the hardware given to :func:`targeting`, else of JAX's default."""
+    """Return the platform of the enclosing :func:`targeting`, or else JAX's default platform."""
     target = _target.get()
     return jax.default_backend() if target is None else target[0].platform
 
@@ -48,7 +48,8 @@ def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
 
     Inside :func:`targeting` with this platform, both are the arguments of :func:`targeting`. While
     a program is compiled ahead for an absent device, the facts describe that device, and the device
-    is None. Otherwise the device is this process's first of the platform, or None if there is none.
+    is None. Otherwise the device is this process's first device of the platform, or None if there
+    is none.
     """
     target = _target.get()
     if target is not None and target[0].platform == platform:

@@ -33,17 +33,19 @@ OVER_WALLS = 52.0
 
 @dataclass(frozen=True)
 class Scene:
-    """The M drawn points of a cloud, in upright axes whose origin is the center of the drawn box.
+    """The M drawn points of a cloud, in axes that point right, away from the reader, and up.
+
+    The origin of these axes is the center of the drawn box, which :func:`drawn_box` chooses.
 
     Attributes:
-      points: [M, 3] float32, meters right, away and up from the center of the drawn box, which
-        :func:`drawn_box` chooses.
+      points: [M, 3] float32, meters right, away and up from the center of the drawn box.
       index: [M] int64, the row of each drawn point in the cloud.
       size: [3] float64, the size of the drawn box in meters: right, away, up.
       right, away: names of the axes of the cloud that point right and away, such as "+x".
       azimuth, elevation: direction to the camera of the perspective view, in degrees.
       clipped: number of points of the cloud outside the drawn box.
-      to_cloud: [3, 3] float64; its rows are the axes of the scene in the axes of the cloud.
+      to_cloud: [3, 3] float64; its rows are the directions right, away and up, as vectors in the
+        axes of the cloud.
       base: height of the lower face of the drawn box in meters, along the up axis of the cloud.
       center: [3] float64, the center of the drawn box in the axes of the scene, measured from the
         origin of the cloud.
@@ -62,7 +64,7 @@ class Scene:
     center: np.ndarray
 
     def place(self, positions: np.ndarray) -> np.ndarray:
-        """Convert positions [..., 3] in the cloud to the coordinates of `points`, in float64."""
+        """Convert positions [..., 3] from coordinates of the cloud to coordinates of `points`."""
         return positions @ self.to_cloud.T - self.center
 
 
@@ -160,7 +162,7 @@ def _axis_name(row: np.ndarray) -> str:
 
 
 def sample_rows(rows: int, most: int) -> np.ndarray:
-    """Return at most `most` different numbers from 0 to `rows` - 1, sorted, from a fixed seed."""
+    """Return at most `most` of `rows` row numbers, sorted, chosen at random with a fixed seed."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
@@ -174,15 +176,19 @@ def direction(scene: Scene) -> np.ndarray:
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Project points from above: coordinates [M, 2], and depth [M] below the box's top, in m."""
+    """Project the points of a scene from above; return coordinates [M, 2] and depths [M] in meters.
+
+    Coordinates point right and away. The depth is measured down from the top of the drawn box.
+    """
     return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
 
 
 def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
-    """Project points in perspective: coordinates [M, 2], depth [M] from the camera, in meters.
+    """Project the points of a scene in perspective; return coordinates [M, 2] and depths [M].
 
-    The camera looks at the center of the scene from `distance` half-diagonals of the drawn box.
-    The image plane goes through the center, so lengths in that plane are in meters of the scene.
+    Coordinates point right and up; depths are distances along the camera's axis, in meters. The
+    camera looks at the center of the scene from `distance` half-diagonals of the drawn box. The
+    image plane goes through the center, so lengths in that plane are in meters of the scene.
     """
     reach = distance * max(float(np.linalg.norm(scene.size)) / 2, 1e-6)
     back = direction(scene)

@@ -1,7 +1,8 @@
 """Pictures as PNG files: labeled clouds, boxes, and confusion matrices.
 
-Positions on a sheet are pixels from the top left corner, so panels are not resampled. Drawing does
-not use pyplot: it selects no backend and changes no global state.
+A picture is drawn on a :class:`Sheet`, at positions in pixels from the top left corner. Images are
+copied to the sheet without resampling. Drawing does not use pyplot: it selects no backend and
+changes no global state.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class View:
     Attributes:
       raster: the rasterized points, or None if there are no points.
       scale: pixels per meter.
-      height, width: size on the sheet in pixels.
+      height, width: size in pixels of the picture.
       center: [2], the point of the image plane at the center of the view, in meters.
     """
 
@@ -134,7 +135,10 @@ class View:
     center: np.ndarray
 
     def pixels(self, plane: np.ndarray) -> np.ndarray:
-        """Convert image plane coordinates [..., 2] in meters to pixels from the top left corner."""
+        """Convert image plane coordinates [..., 2] in meters to pixels [..., 2] of this view.
+
+        Pixels are counted right and down from the top left corner of the view.
+        """
         away = (plane - self.center) * self.scale
         return np.stack([self.width / 2 + away[..., 0], self.height / 2 - away[..., 1]], axis=-1)
 
@@ -142,9 +146,10 @@ class View:
 def fit_view(
     plane: np.ndarray, depth: np.ndarray, width: int, tallest: float, perspective: bool
 ) -> View:
-    """Choose center, scale and height of a view of projected points, and rasterize the points.
+    """Return a rasterized view of projected points, with a center, scale and height that fit them.
 
-    `plane` [M, 2] and `depth` [M] are in meters, and `width` is in pixels. `tallest` is the largest
+    `plane` [M, 2] has the coordinates of the points in the image plane and `depth` [M] their
+    distances, both in meters. `width` is the width of the view in pixels, and `tallest` its largest
     ratio of height to width. `perspective` is whether this is a perspective view.
     """
     if len(plane) == 0:
@@ -175,7 +180,10 @@ def thinned(scene: Scene) -> Scene:
 
 
 def views_of(scene: Scene, width: int, tallest: float) -> tuple[View, View]:
-    """Return the view from above and the perspective view, made by :func:`fit_view`."""
+    """Return the view from above and the perspective view of a scene.
+
+    `width` and `tallest` are those of :func:`fit_view`.
+    """
     above = fit_view(*from_above(scene), width, tallest, False)
     return above, fit_view(*in_perspective(scene), width, tallest, True)
 
@@ -235,7 +243,7 @@ def _columns(
 
 
 def _height_range(scene: Scene) -> tuple[float, float]:
-    """Return the lowest and highest height in meters of the color scale for heights."""
+    """Return the limits of a color scale for heights: the 1st and 99th percentile, in meters."""
     if len(scene.points) == 0:
         return 0.0, 0.0
     low, high = np.percentile(scene.points[:, 2], [1, 99]) + scene.size[2] / 2 + scene.base
@@ -299,9 +307,15 @@ class Entry:
 
 
 class Sheet:
-    """A picture that is drawn part by part, after calls of :meth:`header` and :meth:`open`.
+    """A picture to which text, images and lines are added at positions in pixels.
 
-    The arguments are the width and the margin in pixels, and the color of the paper.
+    Call :meth:`header`, then :meth:`open`, before anything is drawn. Positions are counted right
+    and down from the top left corner.
+
+    Args:
+      width: width of the picture in pixels.
+      margin: pixels that the header and the legend leave free at each side.
+      paper: color of the background.
     """
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
@@ -325,7 +339,7 @@ class Sheet:
         return y + 14
 
     def open(self, height: int) -> None:
-        """Set the height in pixels and write the header; call it before drawing anything."""
+        """Set the height of the picture in pixels, and write the header."""
         self._height = height
         self._figure.set_size_inches(self._width / DPI, height / DPI)
         self._axes = self._figure.add_axes((0, 0, 1, 1), facecolor="none")
@@ -360,7 +374,11 @@ class Sheet:
         self.text(x, y, text, size=20, color=FADED, ha="center", va="center")
 
     def scale_bar(self, x: float, y: float, scale: float, width: float) -> None:
-        """Draw a scale bar of a round length, at most 0.28 of `width`; `scale` is pixels/meter."""
+        """Draw a scale bar whose left end is at (x, y).
+
+        Its length is a round number of meters, at most 0.28 of `width`. `width` is the width of the
+        view in pixels, and `scale` the pixels per meter.
+        """
         length = nice_length(0.28 * width / scale)
         right = x + length * scale
         for color, wide in ((WHITE_HALO, 8), (INK, 3.5)):
@@ -373,7 +391,7 @@ class Sheet:
                    ha="center", halo=True)  # fmt: skip
 
     def axes_mark(self, x: float, y: float, right: str, away: str) -> None:
-        """Draw an arrow to the right and one up, with the axis names `right` and `away`."""
+        """Draw an arrow right and an arrow up from (x, y), with the names `right` and `away`."""
         arrow = {"arrowstyle": "-|>", "color": FADED, "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
         for tip in ((x + 26, y), (x, y - 26)):
             self._axes.annotate("", tip, (x, y), arrowprops=arrow)
@@ -414,7 +432,7 @@ class Sheet:
         return LEGEND_LINE * -(-len(entries) // self._legend_columns(entries)[0])
 
     def legend(self, y: float, entries: list[Entry]) -> float:
-        """Draw legend entries in columns of equal width; return the y pixel below them."""
+        """Draw legend entries in columns, below pixel row `y`; return the row below the legend."""
         count, pitch = self._legend_columns(entries)
         for i, entry in enumerate(entries):
             x = self._margin + (i % count) * pitch
@@ -442,7 +460,7 @@ class Sheet:
         return count, min(space / count, widest + 60)
 
     def height_bar(self, y: float, low: float, high: float) -> None:
-        """Draw the color scale of heights from `low` to `high` meters."""
+        """Draw the color scale of heights from `low` to `high` meters, below pixel row `y`."""
         gradient = require("matplotlib").colormaps["viridis"](np.linspace(0, 1, 320))[:, :3]
         image = np.broadcast_to((gradient * 255).astype(np.uint8), (16, 320, 3))
         label = "height"
@@ -592,9 +610,10 @@ def _dash(kind: BoxKind) -> str:
 
 
 def box_pixels(scene: Scene, view: View, corners: np.ndarray, perspective: bool) -> np.ndarray:
-    """Convert box corners [M, 8, 3] in the cloud to pixels [M, 8, 2].
+    """Convert box corners [M, 8, 3], in coordinates of the cloud, to pixels [M, 8, 2] of a view.
 
-    Pixels are counted from the top left corner of the view.
+    Pixels are counted right and down from the top left corner of the view. `perspective` is whether
+    this is the perspective view.
     """
     places = scene.place(corners.reshape(-1, 3)).astype(np.float32)
     moved = replace(scene, points=places)

@@ -48,7 +48,10 @@ class Labeled:
         return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
 
     def counts(self) -> np.ndarray:
-        """Count the points of each class, [C] int64, by the truth; without truth by prediction."""
+        """Return the number of points of each of the C classes, [C] int64.
+
+        Points are counted by their true class, or by the predicted class if there is no truth.
+        """
         labels = self.prediction if self.truth is None else self.truth
         return np.bincount(labels[labels >= 0], minlength=len(self.class_names))
 
@@ -60,7 +63,10 @@ class Labeled:
         return [int(label) for label in seen if label >= 0]
 
     def ceiling(self) -> np.ndarray:
-        """Return a mask [N] bool of the points of a class "ceiling", by truth where it is known."""
+        """Return a mask [N] bool of the points whose class is called "ceiling".
+
+        The class is the true class of a point, or the predicted one if the truth is unknown.
+        """
         # Index -1 selects the last entry.
         table = np.array([*map(is_ceiling, self.class_names), False])
         labels = self.prediction

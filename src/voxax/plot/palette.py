@@ -5,7 +5,8 @@ every picture. Every other class gets a color from a fixed set that is hard to c
 colors of the other classes, for normal and for red-green-blind eyes.
 
 Colors of numbers run from light to dark in one hue, or from orange over white to blue if some
-numbers are negative. Groups get tints of the set of Okabe and Ito ("Color Universal Design", 2008).
+numbers are negative. Groups of points without names get tints of the colors of Okabe and Ito
+("Color Universal Design", 2008).
 """
 
 import re
@@ -76,8 +77,8 @@ def class_colors(class_names: Sequence[str]) -> list[str]:
 
     A name with a known word ("car", "traffic-sign", "Trees") gets that word's color,
     whatever the other classes are. If two names would have the same color, the second is
-    treated as a name without a known word. Up to 24 classes all have different colors; of more
-    classes, those without a known word may share colors.
+    treated as a name without a known word. Up to 24 classes all have different colors. With more
+    classes, two classes without a known word may have the same color.
     """
     colors: dict[int, str] = {}
     for i, name in enumerate(class_names):
@@ -116,8 +117,8 @@ def _least_confusable(taken: list[str], turn: int) -> str:
 def color_gaps(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """Return the perceived differences between all pairs of colors, in CIELAB units.
 
-    The result is float64 [len(first), len(second)]: the smaller of the differences that normal and
-    that deuteranopic (red-green-blind) eyes see.
+    The result is float64 [len(first), len(second)]. Two differences are computed for each pair, for
+    normal eyes and for deuteranopic (red-green-blind) eyes, and the smaller one is returned.
     """
     gaps = []
     for matrix in (np.eye(3), _DEUTERANOPIA):

@@ -105,10 +105,10 @@ def rasterize(
 def _radii(
     column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
 ) -> np.ndarray:
-    """Choose radii of M points, int64 [M] in pixels, so that discs close gaps in usual surfaces.
+    """Return radii, int64 [M] in pixels, with which the discs of M points close most surfaces.
 
     `column` and `line` are the pixels [M] of the points in an image of `width` and `height` pixels.
-    With `depth` [M], near points have larger radii.
+    If `depth` [M] is given, near points have larger radii.
     """
     if len(column) == 0:
         return np.zeros(0, np.int64)

@@ -1,13 +1,16 @@
 """The tuner's cache on disk: measurements of algorithms, made by this and earlier processes.
 
 There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory;
-``docs/cache.md`` shows one. A problem is one product (forward, dgrad or wgrad) of a layer. Its key
-has one entry for each version of jaxlib that measured it, and at most one entry with predicted
-times, which is valid for every version. The versions of voxax and jaxlib at the top of the file are
-those of the last writer, for information only. The file is not trusted: it contains only data and
-no paths, its size is limited, and every field is checked. Several processes may read and write the
-file at the same time, and any of them may die at any moment. Each measurement is therefore merged
-into the file under a lock, and the file is replaced atomically.
+``docs/cache.md`` shows one. A problem is one product (forward, dgrad or wgrad) of a layer. The file
+maps the key of each problem to a list of entries. There is one entry for each version of jaxlib
+with which the problem was measured. There may be one more entry with predicted times, which is
+valid for every version. The versions of voxax and jaxlib at the top of the file are those of the
+last writer, for information only.
+
+The file is not trusted: it contains only data and no paths, its size is limited, and every field is
+checked. Several processes may read and write the file at the same time, and any of them may die at
+any moment. Each measurement is therefore merged into the file under a lock, and the file is
+replaced atomically.
 
 :class:`TuningCache` does not raise disk errors: it logs one warning, and the process continues with
 its own measurements. The files ``defaults/<device>.json`` have the same format and are shipped with
@@ -84,12 +87,16 @@ def cache_for(device: str) -> TuningCache:
 
 
 def passed_file(kernel: Hashable, device: str) -> Path:
-    """Return the path of the empty file whose existence says that a kernel passed its check.
+    """Return the path of an empty file, which exists if a kernel has passed its check on a device.
 
-    A check compares a kernel's results with a reference, for which it compiles two programs. If the
-    file exists, a later process skips the check. The file's name is a digest of `kernel`, the
-    native library's bytes, the device and the versions of voxax and jaxlib, so a change of any of
-    them leads to a new check. The ``repr`` of `kernel` must be equal in all processes.
+    A check compares a kernel's results with a reference. If the file exists, later processes skip
+    the check. The file's name is a digest of `kernel`, the native library, `device` and the
+    versions of voxax and jaxlib, so a change of any of them leads to a new check.
+
+    Args:
+      kernel: what was checked, such as the kernel's name, revision and dtype. Its ``repr`` must be
+        equal in all processes.
+      device: name of the device from :func:`device_name`.
     """
     known = (kernel, device, _native.fingerprint(), __version__, jaxlib_version())
     return folder("passed") / hashlib.sha256(repr(known).encode()).hexdigest()[:32]
@@ -163,7 +170,7 @@ class TuningCache:
         return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
-        """Return ``(key, entry)`` of the user's measurements with this jaxlib, sorted by key."""
+        """Return ``(key, entry)`` of the user's measurements with the installed jaxlib, by key."""
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 
@@ -282,17 +289,18 @@ def read_file(path: Path, device: str) -> Contents:
 def save_file(path: Path, device: str, added: Store, patience: float = PATIENCE) -> Contents:
     """Merge entries into a cache file atomically, and return the file's new content.
 
-    The folder is created if needed. An existing file that is no valid cache of `device` is renamed
-    and kept.
+    The folder is created if needed. An existing file that is not a valid cache of `device` is
+    renamed, not deleted.
 
     Args:
       path: the file.
       device: name of the file's device.
-      added: the entries to merge into the file, as newer than the file's own entries.
+      added: the entries to merge into the file. They count as newer than the entries that the file
+        contains, see :meth:`voxax.tuning.entry.Entry.merged`.
       patience: seconds to wait for the file's lock.
 
     Raises:
-      OSError: the file could not be saved and is unchanged.
+      OSError: the entries could not be saved. A valid file is unchanged.
       TimeoutError: other processes held the lock for the whole ``patience``.
     """
     for last in (False, False, True):  # the folder may be removed at any moment
@@ -365,7 +373,11 @@ def is_key(key: Any) -> bool:
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in untrusted bytes; raise ValueError for another ``format``."""
+    """Return the JSON object in the untrusted bytes of a cache file.
+
+    Raises:
+      ValueError: the bytes are no JSON object, or its ``format`` is not this module's ``FORMAT``.
+    """
     try:
         values = json.loads(raw.decode("utf-8"))
     except (RecursionError, MemoryError):
@@ -404,13 +416,20 @@ def entries_of(raw: Any) -> tuple[Store, list[str]]:
 
 
 def add_entry(store: Store, key: str, entry: Entry) -> None:
-    """Merge `entry` of the problem `key` into `store`, as newer than the entry that is there."""
+    """Add `entry` of the problem `key` to `store`, in place.
+
+    If `store` has an entry of this problem and jaxlib version, the two are merged by
+    :meth:`voxax.tuning.entry.Entry.merged`, where `entry` counts as the newer one.
+    """
     place = key, entry.filed_under
     store[place] = store[place].merged(entry) if place in store else entry
 
 
 def merged(store: Store, added: Store) -> Store:
-    """Return the entries of both stores; the entries of `added` count as newer."""
+    """Return the entries of both stores, without changing `store`.
+
+    Two entries of one problem and jaxlib version are merged by :func:`add_entry`.
+    """
     store = dict(store) if added else store
     for (key, _), entry in added.items():
         add_entry(store, key, entry)

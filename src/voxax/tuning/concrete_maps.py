@@ -29,9 +29,8 @@ _maps: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary(
 def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
     """Record a concrete kernel map of a layer, and return the layer with the map's density.
 
-    The density is the mean number of neighbors of those output rows that have any neighbor, rounded
-    by :func:`density_bucket`. It is counted once for each map. If the map is traced, or has
-    parts on other hosts, the layer is returned unchanged.
+    The density is the result of :func:`density`, computed once for each map. If the map is traced,
+    or has parts on other hosts, nothing is recorded and the layer is returned unchanged.
     """
     neighbors = kernel_map.view("neighbors")
     if _compat.is_traced(neighbors) or not getattr(neighbors, "is_fully_addressable", True):
@@ -69,23 +68,24 @@ def density(neighbors: jax.Array | np.ndarray) -> float:
 
 @jax.jit
 def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of neighbors in the table, and of rows with any, as device scalars."""
+    """Return the number of entries >= 0 in a neighbor table, and of rows with such an entry."""
     found = neighbors >= 0
     return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 
 
 def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
-    """Store a weak reference to `array`: a layer's concrete neighbor table, or its kernel sizes.
+    """Store a weak reference to a layer's concrete map, for :func:`concrete_map`.
 
-    It replaces the reference for an earlier layer with the same :func:`map_key`.
+    `array` is the neighbor table, or the kernel sizes of a dynamic convolution. It replaces the
+    array of an earlier layer with the same :func:`map_key`.
     """
     _maps[map_key(layer)] = array
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return the array that :func:`note_map` stored for the problem's layer, or None without one.
+    """Return the array that :func:`note_map` stored for the problem's layer; None if there is none.
 
-    The form is ``{"neighbors": array}``, or ``{"sizes": array}`` for a dynamic convolution.
+    The result is ``{"neighbors": array}``, or ``{"sizes": array}`` for a dynamic convolution.
     """
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.

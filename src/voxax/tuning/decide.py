@@ -71,9 +71,9 @@ class Policy:
     Attributes:
       mode: ``on``, ``cached`` or ``off``, as in ``VOXAX_AUTOTUNE``.
       has_device: whether candidates can be checked and measured in this process.
-      ruled: whether the user made no request, and the default is known to be the fastest.
-      foreseen: whether the choice is only reported. Then nothing is checked or measured. If there
-        is only one candidate, its time is read from the user's cache.
+      ruled: whether the user made no request, and the default candidate is known to be the fastest.
+      foreseen: True if the choice is only for a report, and no program will use it. Then nothing is
+        checked or measured, and the time of an only candidate is read from the user's cache.
       measured: whether the cache entry of the problem was measured just now.
       rejected: candidates that must not be used on this device, with the reasons.
     """
@@ -145,11 +145,12 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """Return the first candidate that was not rejected, and ``(name, reason)`` of what is unusable.
+    """Return the first candidate that was not rejected, and why others cannot be used.
 
-    Unusable are refused algorithms, and candidates that were rejected before it. The order of
-    candidates is: the default one of each algorithm, the reference, all others. If results cannot
-    be checked, kernels that never ran on a device come last among the defaults.
+    Candidates are tried in this order: the default one of each algorithm, the reference, all
+    others. If results cannot be checked, kernels that never ran on a device come last among the
+    defaults. The second result has ``(name, reason)`` of each refused algorithm, and of each
+    rejected candidate that comes before the returned one.
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)
@@ -163,7 +164,11 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
-    """Return an error message: why each algorithm in `refused` or `entry` cannot run."""
+    """Return an error message that lists why no candidate can compute a product.
+
+    The reasons are those in `refused`, ``(name, reason)`` for each algorithm, and those of the
+    failed and rejected measurements in `entry`.
+    """
     reasons = [f"{name}: {reason}" for name, reason in refused]
     for measured in () if entry is None else entry.measured:
         if measured.verdict in ("failed", "rejected"):

@@ -249,13 +249,20 @@ def key_of(problem: Problem) -> str:
 
 
 def family_of(problem: Problem) -> str:
-    """Return the start of a problem's key: product, weight kind, dtype, precision and taps."""
+    """Return the first words of a problem's key, which are equal for similar problems.
+
+    They are the product, the kind of weight, the dtype, the precision and the number of kernel
+    offsets.
+    """
     words = (problem.product, problem.layer.kind, problem.dtype, problem.layer.precision)
     return " ".join((*words, f"K{problem.layer.num_offsets} "))
 
 
 def density_bucket(pairs: int, out_rows: int) -> float:
-    """Return ``pairs / out_rows`` rounded to a power of sqrt(2); 0 without pairs or rows."""
+    """Return the neighbors per output row, ``pairs / out_rows``, rounded to a power of sqrt(2).
+
+    The result is 0 if `pairs` or `out_rows` is 0. Maps of similar density get equal results.
+    """
     if pairs <= 0 or out_rows <= 0:
         return 0.0
     return 2 ** (round(2 * math.log2(pairs / out_rows)) / 2)

@@ -1,4 +1,4 @@
-"""Check that a kernel's fused epilogue (norm, bias, residual, ReLU) gives the same as NumPy."""
+"""Compare a kernel's fused epilogue (norm, bias, residual, ReLU) with a computation in NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _objections: dict[Hashable, str] = {}
 
 
 def applies_epilogue(choice: Choice) -> bool:
-    """Return whether the chosen kernel can apply an epilogue, and does it right on this device.
+    """Return whether the chosen kernel can apply an epilogue with right results on this device.
 
     An epilogue is the norm, bias, residual and ReLU after a convolution. The kernel's epilogue is
     compared with NumPy at the first use for each kind of weight, dtype and precision. Without a

@@ -68,7 +68,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Time one more sample, a series of `self.calls` calls; return its seconds per call."""
+        """Time a series of `self.calls` calls; record and return the seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
@@ -89,12 +89,13 @@ def on_sample(
     device: Any,
     run: Callable[[Sample], _Result],
 ) -> _Result:
-    """Make operands and kernel map arrays on `device`, and return ``run(sample)`` for them.
+    """Return ``run(sample)`` for operands and kernel map arrays that are created on `device`.
 
-    The arrays are those that `candidates` read. They come from `views`, concrete arrays of the
-    caller's map by name, or from a recorded scene. The time counts as spent on measuring. `run` is
-    called in a new thread, because the caller may be inside a JAX trace, which would record the
-    operations. JAX's 64-bit setting is passed on, because a new thread does not inherit it.
+    The sample has the map arrays that `candidates` read. They are built from `views`, the concrete
+    arrays of the caller's map by name, or from a recorded scene if `views` is None. The elapsed
+    time is added to the time spent on measuring. `run` is called in a new thread, because the
+    caller may be inside a JAX trace, which would record the operations. The thread gets the
+    caller's 64-bit setting of JAX.
     """
     settings = _compat.thread_settings(device)
 
@@ -117,11 +118,12 @@ def measure(
     sample: Sample,
     budget: float,
 ) -> tuple[Measured, ...]:
-    """Compile, check and time `candidates` on `sample` in order; return their measurements.
+    """Compile `candidates`, check and time them on `sample`, and return their measurements.
 
-    A candidate whose result differs from that of `reference` is not timed. After half of `budget`
-    seconds, no more candidates are compiled, and after all of them, no more are run. The first two
-    candidates are always compared. Candidates for which no time was left are not in the result.
+    A candidate whose result differs from the result of `reference` is not timed. Candidates are
+    taken in the given order. After half of `budget` seconds, no further candidate is compiled.
+    After all of `budget`, no further candidate is run. Neither limit applies to the first two
+    candidates. Candidates for which no time was left are not in the result.
     """
     begin = time.perf_counter()
     expected, programs = _compile(problem, reference, candidates, sample, begin + budget / 2)
@@ -187,7 +189,11 @@ def undisturbed() -> Iterator[None]:
 
 
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
-    """Run a candidate; return a measurement if it fails or differs from `expected`, else None."""
+    """Run a candidate once, and return None if its result is right.
+
+    Otherwise return a measurement that says how it failed, or how its result differs from
+    `expected`, the result of the reference.
+    """
     try:
         result = np.asarray(runner.run())
     except Exception as error:
@@ -199,10 +205,10 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
 
 
 def split_terms_of(problem: Problem) -> int:
-    """Return the number of terms in the sum for one result element on a TPU; 0 elsewhere.
+    """Return how many products are summed for one result element on a TPU; 0 on other platforms.
 
     The matrix unit of a TPU splits each float32 number into three bfloat16 numbers, so the error of
-    a product grows with the number of terms.
+    a sum grows with the number of its terms.
     """
     if problem.platform != "tpu":
         return 0
@@ -219,11 +225,11 @@ def _compile(
     sample: Sample,
     deadline: float,
 ) -> tuple[np.ndarray, list[_Runner | Measured]]:
-    """Compile the candidates in parallel; return the result of `reference`, and the programs.
+    """Compile the candidates in parallel; return the result of `reference` and a list of runners.
 
-    The programs are in the order of `candidates`. A candidate that does not compile is returned as
-    a failed measurement. A candidate that does not begin to compile before `deadline` is left out,
-    unless it is one of the first two.
+    The list is in the order of `candidates`. It has a failed measurement instead of a runner for a
+    candidate that does not compile. A candidate that does not begin to compile before `deadline` is
+    left out, unless it is one of the first two.
     """
     settings = _compat.thread_settings()
 
@@ -256,10 +262,10 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
-    """Time one more sample of each runner per round, for `rounds` rounds.
+    """Time each runner once in every round, for `rounds` rounds or more.
 
-    Further rounds follow until 0.2 seconds have passed, up to ``_MOST_ROUNDS`` in total. After 0.8
-    seconds, no round begins if at least three are done.
+    If these rounds take less than 0.2 seconds, more follow until then, up to ``_MOST_ROUNDS`` in
+    total. If 0.8 seconds have passed, no round begins after the third.
     """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):

@@ -37,9 +37,12 @@ class SampleMap(NamedTuple):
     """Kernel map of a recorded scene, in read-only NumPy arrays.
 
     Attributes:
-      neighbors: ``int32[out_capacity, K]``, input row of each output row and kernel tap, or -1.
-      in_rows: ``int32[N, 1 + D]``, coordinates of the N input rows in lexicographic order.
-      out_rows: ``int32[M, 1 + D]``, coordinates of the M output rows in lexicographic order.
+      neighbors: ``int32[out_capacity, K]``, the input row of each output row at each of K kernel
+        offsets, or -1.
+      in_rows: ``int32[N, 1 + D]``, batch index and D coordinates of the N input voxels, in
+        lexicographic order.
+      out_rows: ``int32[M, 1 + D]``, batch index and D coordinates of the M output voxels, in
+        lexicographic order.
     """
 
     neighbors: np.ndarray
@@ -51,21 +54,23 @@ class SampleMap(NamedTuple):
 def sample_map(
     kind: str, spec: KernelSpec, level: Level, in_capacity: int, out_capacity: int
 ) -> SampleMap:
-    """Return the map of a kernel on a recorded scene that fills most of the given capacities.
+    """Return the kernel map of a recorded scene, cropped or repeated to fill the given capacities.
 
-    The input fills the share ``FILL`` of its capacity, or less if the output would otherwise fill
-    more than ``FILL`` of the output capacity. A scene that is too large is cropped to a connected
-    part: for LiDAR to a sector around the sensor, which keeps the proportion of near and far
-    voxels, and otherwise to the voxels nearest to the middle. A scene that is too small is repeated
-    as further scenes of the batch. If outputs are at the input's voxels (stride 1), input and
-    output each fill ``FILL`` of their capacity. The one with the smaller capacity has a part of the
-    other's voxels.
+    The input fills the share ``FILL`` of its capacity. It fills less if the output would otherwise
+    fill more than ``FILL`` of the output capacity. If outputs are at the input's voxels (stride 1),
+    input and output each fill ``FILL`` of their capacity; then the smaller of the two has a part of
+    the other's voxels.
 
-    Recorded scenes have three axes. For two axes, they are projected from above. For one axis, all
-    lines of voxels along the first axis are joined. For four axes, the last is time.
+    A scene that is too large is cropped to a connected part: for LiDAR to a sector around the
+    sensor, which keeps the proportion of near and far voxels, and otherwise to the voxels nearest
+    to the middle. A scene that is too small is repeated as further scenes of the batch.
+
+    Recorded scenes have three axes. For a kernel with two axes, the scene is projected from above.
+    For one axis, all its lines of voxels along the first axis are joined. For four axes, the scene
+    is repeated in several time steps.
 
     Args:
-      kind: one of ``KINDS``.
+      kind: name of the recorded scene, one of ``KINDS``.
       spec: kernel shape, stride and similar properties of the map.
       level: total stride of the input geometry, one entry per axis; ``()`` means unknown.
       in_capacity, out_capacity: static numbers of input and output rows of the forward product.
@@ -91,10 +96,10 @@ def sample_map(
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
-    """Return `number` voxels from copies of a scene, ``int32[number, 1 + D]``, in sorted order.
+    """Return `number` voxels of a batch of copies of a scene, sorted ``int32[number, 1 + D]``.
 
-    `cells` are the voxels of the scene. As many complete copies as `number` allows come first, each
-    with its own batch index. The last copy has only the cells with the lowest ranks in `places`.
+    `cells` has the voxels of the scene, ``int32[N, D]``, and `places` their ranks, ``int[N]``. All
+    copies are complete except the last one, which has only the cells with the lowest ranks.
     """
     times, rest = divmod(number, max(len(cells), 1))
     rows = np.concatenate([np.tile(cells, (times, 1)), cells[places < rest]])
@@ -104,10 +109,11 @@ def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarra
 def _fit(
     cells: np.ndarray, places: np.ndarray, spec: KernelSpec, in_fill: int, out_fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return input and output coordinates of a map with at most `in_fill` and `out_fill` rows.
+    """Return the input and output voxels of a map with at most `in_fill` and `out_fill` rows.
 
-    The map is the largest possible, to about 3 %. Its input, or the output of a transposed
-    convolution, has the first voxels of copies of the scene `cells`, cropped by the ranks `places`.
+    The map is the largest possible one, to about 3 %. One side is made by :func:`_first_rows` from
+    the voxels `cells` of a scene and their ranks `places`. It is the output if the convolution is
+    transposed and not generative, and otherwise the input. The other side follows from it.
     """
     finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)
@@ -171,8 +177,8 @@ def scene_cells(
     """Return the occupied cells of a recorded scene at the total stride `level`, and their ranks.
 
     The cells are ``int32[N, D]`` in lexicographic order, and the ranks ``int[N]``: a scene that is
-    cropped to n cells keeps the cells with ranks below n. `spatial_shape` limits the cells to a
-    grid that begins at 0.
+    cropped to n cells keeps the cells with ranks below n. If `spatial_shape` is given, the scene is
+    moved to the middle of a grid of this shape, and cells outside of the grid are left out.
     """
     rows, ndim = recorded(kind), len(level)
     if ndim == 1:

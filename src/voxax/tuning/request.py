@@ -95,7 +95,8 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
     Args:
       request: argument of the call or of the layer. None takes the request of the enclosing
         :func:`voxax.algorithms`, or of the environment variable.
-      kind: ``dense``, ``grouped``, ``depthwise`` or ``dynamic``; each kind has its own algorithms.
+      kind: kind of the weight, ``dense``, ``grouped``, ``depthwise`` or ``dynamic``; each kind has
+        its own algorithms.
       product: forward, dgrad or wgrad.
 
     Raises:
@@ -123,16 +124,19 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
 
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
-    """Return the algorithms of `kind` that a request admits; error messages begin with `origin`."""
+    """Return the algorithms that a request admits for a `kind` of weight.
+
+    Error messages begin with `origin`, the name of the argument or setting with the request.
+    """
     return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
-    """Check the algorithm names in a request, and return them as a tuple; None for None.
+    """Check a request, and return its algorithm names as a tuple; return None if it is None.
 
-    `kind` is the kind of the weight, which determines the names that exist. ``"auto"`` is kept in
-    the result, since the algorithms that it means also depend on the kind. Error messages begin
-    with `origin`.
+    `kind` is the kind of the weight, which determines the known names. The name ``"auto"`` is
+    returned as it is; :func:`parse` replaces it by all known names. Error messages begin with
+    `origin`, the name of the argument or setting with the request.
     """
     if request is None:
         return None
@@ -164,9 +168,12 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return `entry`, a name or enum member in a request, as a string; else raise AlgorithmError.
+    """Return an algorithm's name in a request as a string.
 
-    The message names the request's `origin`, and the known names `listed`.
+    `listed` is a text with the known names, for the error message.
+
+    Raises:
+      AlgorithmError: `entry` is neither a string nor an enum member with a string as its value.
     """
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):
@@ -350,17 +357,16 @@ _epoch = 0
 
 
 def epoch() -> int:
-    """Return how often :func:`next_epoch` was called in this process.
+    """Return the number of calls of :func:`next_epoch` in this process.
 
-    The number is part of the name under which the processes of a JAX job share a decision. All
-    processes must therefore call :func:`reload_environment` and ``vx.tune`` equally often and in
-    the same order.
+    The processes of a JAX job share each decision under a name that contains this number. They must
+    therefore call :func:`reload_environment` and ``vx.tune`` equally often and in the same order.
     """
     return _epoch
 
 
 def next_epoch() -> None:
-    """Discard earlier choices of a multi-process JAX job, so that its processes choose again."""
+    """Increase :func:`epoch` by 1, so that a JAX job's processes do not reuse shared decisions."""
     global _epoch
     _epoch += 1
 
@@ -370,7 +376,11 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    """Return the algorithms in `value` of WarpConvNet's variable `name`; warn of unknown names."""
+    """Return the algorithms that an environment variable of WarpConvNet requests.
+
+    `name` is the variable and `value` its text. Names that voxax does not have cause a warning. If
+    voxax has none of them, all algorithms of `kind` are returned.
+    """
     known = names(kind)
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     words = {word: _canonical(word, known) for word in map(str.strip, inner.split(","))}
@@ -385,7 +395,10 @@ def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
 def _warn_of_peer(
     name: str, value: str, unknown: tuple[str, ...], known: Resolved, some_left: bool
 ) -> None:
-    """Warn once about the unknown algorithm names in a WarpConvNet variable."""
+    """Warn once that the WarpConvNet variable `name` has `unknown` algorithm names.
+
+    `known` are voxax's algorithms; `some_left` is whether `value` also contains one of them.
+    """
     rest = "the others are used" if some_left else "none is left, so all algorithms are admitted"
     warnings.warn(
         f"{name}={value}: voxax has no algorithm {', '.join(map(repr, unknown))}; {rest}. Known: "

@@ -73,9 +73,10 @@ def sample_of(
 def recorded_map(layer: Layer) -> np.ndarray:
     """Return the neighbor table of a layer's kernel on a recorded scene, ``int32[M, K]``.
 
-    Entries are input rows, or -1 for no neighbor. If the scene has no neighbors at all, as with
-    huge strides, the first rows get one each, all through the same tap. In an empty table, every
-    candidate would be right, and the fastest would be the one that skips most.
+    It has the input row of each of M output rows at each of K kernel offsets, or -1. If no row has
+    a neighbor, as with huge strides, the first rows get one neighbor each, all at the same kernel
+    offset. Without any neighbor, every candidate's result would be right, and the candidate that
+    skips most work would be the fastest.
     """
     rows = layer.in_capacity, layer.out_capacity
     neighbors = sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows).neighbors
@@ -113,7 +114,7 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
-    """Return how many taps kernels of the given sizes have together; `sizes` is ``int[rows]``."""
+    """Return the total number of kernel offsets of kernels with the given sizes, ``int[rows]``."""
     counts = taps_within(problem.layer.spec.offsets)  # of size 0, 1, ... to the largest
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 

@@ -29,9 +29,11 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
     """Call `decide` in one process of this JAX job, and return its result in all processes.
 
     The first process that claims the topic calls `decide`, and the others wait for the answer. A
-    job decides each topic once; outside of a job, `decide` is called every time. If the call of
-    `decide` raised an error or took longer than `timeout`, or the coordinator is gone, a waiting
-    process logs a warning and calls `decide` itself. Only then can answers differ.
+    job decides each topic once. Outside of a job, `decide` is called every time.
+
+    A waiting process logs a warning and calls `decide` itself if the first process raised an error,
+    if there is no answer after `timeout` seconds, or if the coordinator is gone. Only then can the
+    answers of processes differ.
 
     Args:
       topic: text that describes the decision completely and is equal in all processes.

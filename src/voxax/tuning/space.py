@@ -47,8 +47,8 @@ class Space:
       candidates: candidates that can run, one or more for each algorithm that is not refused.
         Algorithms that are preferred on this hardware come first, then the others; each group is in
         the order of the request.
-      heuristics: one candidate for each algorithm in ``candidates``, in the same order: the one
-        that is used without a measurement.
+      heuristics: for each algorithm in ``candidates``, in the same order, its default candidate,
+        which is used if nothing was measured.
       refused: ``(name, reason)`` of each algorithm that the request admits but that cannot run.
     """
 
@@ -118,9 +118,10 @@ def _running(
 
 
 def reference_of(problem: Problem) -> Candidate:
-    """Return the candidate whose result the results of all others are compared with.
+    """Return the candidate with whose result the results of all other candidates are compared.
 
-    It is ``explicit_gemm`` as im2col, ``explicit`` for depthwise and ``masked`` for dynamic layers.
+    Its algorithm is ``explicit`` for depthwise layers, ``masked`` for dynamic convolutions, and
+    otherwise ``explicit_gemm``. Its kernel is the one for all platforms.
     """
     name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.layer.kind, "explicit_gemm")
     reference = _portable(name, problem)
@@ -139,8 +140,8 @@ def _portable(name: str, problem: Problem) -> Candidate | None:
 def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, View | None]:
     """Return the arrays of a kernel map that the candidates read, as ``{name: builder}``.
 
-    A builder is a kernel's function that makes the array. It is None for arrays that every map can
-    make itself.
+    A builder is a function of a kernel that makes the array. It is None for arrays that every
+    kernel map can make itself.
     """
     views: dict[str, View | None] = {}
     for candidate in candidates:
@@ -157,8 +158,8 @@ def views_of(
       requests: a pair for each product (forward, dgrad, wgrad): the problem, and the algorithms
         that the user's request admits.
       hardware: the hardware that will most likely run the products.
-      every: True returns the arrays of all candidates. False returns the arrays of the candidates
-        that are used without a measurement, on this platform or on another.
+      every: True returns the arrays of all candidates, False those of the default candidate of each
+        product. The arrays of each algorithm's kernel for all platforms are always included.
 
     Returns:
       ``{name: builder or None}``, sorted by name, see :func:`views_read`.

@@ -13,10 +13,10 @@ none        anything                   error                error               
 one         anything                   it, checked          it, checked             it
 several     nothing                    measure              default, checked        default
 several     a complete measurement     its fastest          its fastest             default
-several     one without a candidate    measure              its fastest             default
+several     an incomplete measurement  measure              its fastest             default
 several     one without the default,   (not measured)       default, checked        default
             known to be the fastest
-several     one in which none ran      measure              default, checked        default
+several     an entry without a time    measure              default, checked        default
 several     the times shipped with     the fastest,         the fastest, checked    default
             voxax                      checked
 several     predicted times            measure              the fastest, checked    default
@@ -81,7 +81,8 @@ def unmeasured(*, foreseen: bool = False) -> Iterator[None]:
     """Inside ``with``, make :func:`choose` measure nothing in this thread.
 
     Args:
-      foreseen: False chooses as with ``VOXAX_AUTOTUNE=off``, True as :func:`foresee` does.
+      foreseen: False makes :func:`choose` behave as with ``VOXAX_AUTOTUNE=off``. True makes it
+        return what :func:`foresee` returns.
     """
     token = _unmeasured.set("foreseen" if foreseen else "off")
     try:
@@ -96,7 +97,7 @@ _listeners = contextvars.ContextVar("voxax_choices", default=())
 
 @contextlib.contextmanager
 def record_choices() -> Iterator[list[Choice]]:
-    """Return a context with a list, to which :func:`choose` in this thread adds its results.
+    """Inside ``with``, collect the results of :func:`choose` in this thread; yield their list.
 
     A choice is made when JAX lowers a product (forward, dgrad or wgrad of a layer), so a call of a
     function that is already compiled adds none.
@@ -144,7 +145,7 @@ def choose(
 def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
     """Return the choice that :func:`choose` is expected to make, without measuring or checking.
 
-    If :func:`choose` would measure first, the source of the result is ``predicted``. If there is
+    If :func:`choose` would have to measure, the result's ``source`` is ``predicted``. If there is
     only one candidate, its time comes from the user's cache. Arguments and errors are those of
     :func:`choose`.
     """
@@ -161,7 +162,10 @@ def tune(
     anew: bool = False,
     budget: float | None = None,
 ) -> None:
-    """Measure the algorithms for one product of a layer, and store the times in the cache.
+    """Measure the candidates for one product of a layer, and store the times in the cache.
+
+    Without `anew`, nothing is measured if the cache has the user's measurements of all candidates.
+    Without a device, or with fewer than two candidates, the function does nothing.
 
     Args:
       problem: the product (forward, dgrad or wgrad).
@@ -169,7 +173,7 @@ def tune(
       views: concrete arrays of a real kernel map, by name. A product that was measured on a
         recorded scene is then measured again. None takes the concrete map of an earlier call of an
         equal layer if there is one, or else a recorded scene.
-      also: problems with other keys for the same product; the times are stored for them too.
+      also: further problems, under whose keys the times are stored too.
       anew: whether to measure even if the cache contains all candidates.
       budget: limit in seconds, including compilation; None sets no limit.
     """
@@ -196,7 +200,11 @@ def tune(
 def _situation(
     problem: Problem, admitted: Resolved, stated: bool, views: Iterable[str] | None = None
 ) -> tuple[Space, TuningCache, Policy, Any]:
-    """Return what a choice depends on: candidates, cache, policy, and the device or None."""
+    """Return the candidates, the cache, the policy and the device (or None) for a product.
+
+    `stated` is whether the user made a request. `views` are the names of the kernel map's arrays
+    that are available; None means all.
+    """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
     ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
@@ -231,7 +239,10 @@ def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Decide, and check or measure as the decision says, until a choice is final; return it."""
+    """Return the final choice for a product.
+
+    :func:`decide` is called again after each check or measurement that its result asks for.
+    """
     asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
     entry = cache.get(space.key) if asks else None
     while True:
@@ -270,9 +281,9 @@ def _measure(
 ) -> Entry:
     """Measure the candidates, store the results in the cache, and return the merged entry.
 
-    Measuring takes about `budget` seconds. `views` are arrays of a concrete map, or None for a
-    recorded scene. Candidates that were fast in the entry `known`, or for similar problems, are
-    measured first.
+    Measuring takes about `budget` seconds, or longer if all candidates fail that were tried by
+    then. `views` are arrays of a concrete map by name, or None for a recorded scene. Candidates
+    that were fast in the entry `known`, or for similar problems, are measured first.
     """
     begin, problem = time.perf_counter(), space.problem
     reference, family = reference_of(problem), family_of(problem)
@@ -307,7 +318,8 @@ def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
 
     The order matters, because most of the time is spent on compiling. A candidate is ranked by the
     ratio of its time to the best time of any candidate in the same entry of `known`. If several
-    entries have a time for the candidate, the last entry counts. Those without a time come last.
+    entries have a time for the candidate, the last entry counts. Candidates without a time come
+    last.
     """
     ratios: dict[Identity, float] = {}
     for entry in known:
@@ -324,12 +336,15 @@ key without parameters means that the kernel passed a check with some parameters
 def _objection(choice: Choice, device: Any) -> str | None:
     """Check a chosen candidate that was not measured; return why it must not be used, or None.
 
-    A check compares the result with the reference's, at the first use of the candidate for each
-    product, kind of weight, dtype and precision. A check that fails to run counts against the
-    candidate, but is not stored. A check compiles two programs, and its time is part of the budget
-    for measuring. An earlier success of the kernel with other parameters replaces the check if the
-    budget is used up, or if the kernel is :attr:`Kernel.decisive` (known to be by far the fastest).
-    This does not apply to the only candidate. For decisive kernels, a success is stored on disk.
+    A check compiles and runs the candidate and the reference, and compares their results. The
+    process checks a candidate once for each product, kind of weight, dtype and precision. The time
+    counts as spent on measuring. If a check cannot run, the candidate must not be used, but the
+    next use checks it again.
+
+    If there are several candidates, an earlier success of the kernel with other parameters replaces
+    the check in two cases: the budget for measuring is used up, or the kernel is
+    :attr:`Kernel.decisive` (known to be by far the fastest). The success of a decisive kernel is
+    stored on disk for later processes.
     """
     p, candidate = choice.problem, choice.candidate
     name, parameters, revision = candidate.identity
