@@ -14,7 +14,7 @@ one         anything                   it, checked          it, checked         
 several     nothing                    measure              default, checked        default
 several     a complete measurement     its fastest          its fastest             default
 several     an incomplete measurement  measure              its fastest             default
-several     one without the default,   (not measured)       default, checked        default
+several     one without the default,   measure              default, checked        default
             known to be the fastest
 several     an entry without a time    measure              default, checked        default
 several     the times shipped with     the fastest,         the fastest, checked    default
