@@ -26,7 +26,8 @@ class Statistics(NamedTuple):
     Attributes:
       mean: mean of each channel, ``[C]``.
       variance: biased variance of each channel, ``[C]``.
-      own: True if mean and variance are of the rows to normalize, False if running averages.
+      own: True if they were computed from the rows to normalize, False if they are running
+        averages.
     """
 
     mean: torch.Tensor

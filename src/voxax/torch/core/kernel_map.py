@@ -224,7 +224,10 @@ def distinct_rows(unique: Unique) -> Unique:
 
 @functools.lru_cache(maxsize=256)
 def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
-    """Return the tap offsets of a box kernel, ``int32[K, D]``; the last axis varies fastest."""
+    """Return the kernel offsets of a centered box, ``int32[K, D]``; the last axis varies fastest.
+
+    Along an axis they are ``(k - size // 2) * dilation`` for k from 0 to ``size - 1``.
+    """
     sizes = zip(kernel_size, dilation, strict=True)
     steps = [[(k - size // 2) * step for k in range(size)] for size, step in sizes]
     offsets = np.asarray(list(itertools.product(*steps)), np.int32)
@@ -233,7 +236,7 @@ def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
 
 
 def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None) -> KernelMap:
-    """Return the map of a layer whose outputs are at the input voxels.
+    """Return the kernel map of a layer whose outputs are at the input voxels.
 
     Tap k of the output at voxel v reads ``v + offsets[k]``.
 
@@ -251,7 +254,7 @@ def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None
 def onto_map(
     unique: Unique, out_unique: Unique, offsets: np.ndarray, stride: Sizes | None = None
 ) -> KernelMap:
-    """Return the map of a layer with given output voxels.
+    """Return the kernel map of a layer whose output voxels are given.
 
     Tap k of the output at voxel v reads ``v * stride + offsets[k]``.
 

@@ -212,7 +212,10 @@ class Sites:
             Sites.accept(self, several)
 
     def unique(self) -> Unique:
-        """Return the distinct voxels in lexicographic order, and the index of each row's voxel."""
+        """Return the distinct voxels in lexicographic order, and the position of each row's voxel.
+
+        The result is that of :func:`~voxax.torch.core.kernel_map.unique_rows`, computed only once.
+        """
         if self._sorted is None:
             self._sorted = unique_rows(self.rows)
         return self._sorted

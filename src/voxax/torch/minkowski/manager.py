@@ -145,8 +145,8 @@ class CoordinateManager:
         """Insert the distinct rows of ``coordinates int32[N, 1 + D]`` as a new set of M sites.
 
         Returns:
-          The key of the sites, and ``(int64[M] first row of each site, int64[N] site of each
-          row)``. ``string_id`` gets a suffix if the key exists already.
+          The key of the sites, and a pair: the first row of each site, ``int64[M]``, and the site
+            of each row, ``int64[N]``. ``string_id`` gets a suffix if the key exists already.
         """
         stride = convert_to_int_list(tensor_stride, self.D)
         rows = _checked_rows(coordinates, self.D)

@@ -274,8 +274,10 @@ def implicit_gemm(
 ) -> tuple[Tensor, None, int]:
     """Return the convolution ``[M, C_out]`` along a table of input rows, then None and -1.
 
+    ``features`` is ``[N, C_in]``, and ``filters`` is ``[C_out, *kernel_size, C_in]``.
     ``pair_fwd int32[K, M]`` is the input row of each tap and output row, or -1. None and -1 take
-    the place of two values of spconv's GPU kernels.
+    the place of two values of spconv's GPU kernels. Arguments that only these kernels need are
+    ignored, such as the masks.
 
     Raises:
       SpconvError: arguments of quantized inference, which runs on GPUs only.

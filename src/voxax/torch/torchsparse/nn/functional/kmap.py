@@ -24,9 +24,10 @@ Sizes = tuple[int, ...]
 
 
 class Relation(NamedTuple):
-    """Kernel map of a layer, with the voxels and spatial ranges of input and output.
+    """Kernel map of a layer, with its input voxels (``source``) and output voxels (``target``).
 
-    ``settings`` are the padding, ``kmap_mode`` and ``downsample_mode`` of the layer.
+    The ranges are the spatial ranges of input and output. ``settings`` are the padding,
+    ``kmap_mode`` and ``downsample_mode`` of the layer.
     """
 
     kernel_map: KernelMap
