@@ -15,11 +15,11 @@ from voxax.torch.core import children
 
 
 class Aliases:
-    """Registration of a voxax package under another library's module names.
+    """Registrar that makes a voxax package importable under another library's module names.
 
     Args:
-      package: dotted name of voxax's package. Its function ``install`` runs in child processes.
-      library: name of the other library.
+      package: dotted name of voxax's package. Child processes call its function ``install``.
+      library: name of the other library, for example ``spconv``.
     """
 
     def __init__(self, package: str, library: str) -> None:
@@ -48,13 +48,14 @@ class Aliases:
         call with the same options does nothing.
 
         Args:
-          names: maps each module name of the library, parents first, to a module or to the name
-            of a module in voxax's package; ``""`` names the package itself.
-          absent: maps each module name that voxax lacks to the reason, for the import error.
+          names: maps each module name of the library, parents first, to a module or to the name of
+            a module in voxax's package; ``""`` names the package itself.
+          absent: maps the name of each module that voxax lacks to the reason, which the error of
+            its import states.
           options: arguments of the package's ``install`` in child processes.
 
         Raises:
-          ModuleLoadedError: the library itself is loaded, or it was installed with other options.
+          ModuleLoadedError: the library itself is loaded, or an earlier call had other options.
         """
         if self.installed:
             if options == self._options:
@@ -97,9 +98,10 @@ class Aliases:
         children.keep(self._package)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raise ModuleNotFoundError if ``absent`` of :meth:`install` has ``name`` or its parent.
+        """Raise ModuleNotFoundError if ``name`` or a parent is in ``absent`` of :meth:`install`.
 
-        Python calls this method when code imports ``name``. The error gives the reason.
+        Python calls this method when code imports ``name``. The error gives the reason. For all
+        other names the method returns None, so that Python continues its search.
         """
         del path, target
         parts = name.split(".")
@@ -112,15 +114,19 @@ class Aliases:
 
 
 def own(package: str, name: str) -> ModuleType:
-    """Import ``package.name``; ``""`` means the package itself, ``".x"`` module x beside it."""
+    """Import and return the module ``package.name``.
+
+    ``""`` as ``name`` means the package itself. ``".x"`` means module x of the package's parent.
+    """
     return importlib.import_module(f".{name}" if name else package, package)
 
 
 def tree(package: str, name: str) -> dict[str, ModuleType]:
-    """Import a package with all its modules; return a dict from new module names to modules.
+    """Import a package and its submodules; return a dict from new names to these modules.
 
-    In the new names ``name`` replaces ``package``. Python would load a module a second time, with
-    other classes, if code imported a new name that is not registered.
+    The new name of ``package`` is ``name``, and that of ``package.x`` is ``name.x``. ``__main__``
+    is left out. Code that imports a new name must find it registered. Otherwise Python would load
+    the module a second time, with other class objects.
     """
     root = own(package, "")
     modules = {name: root}
@@ -132,9 +138,10 @@ def tree(package: str, name: str) -> dict[str, ModuleType]:
 
 
 def made(package: str, name: str, contents: Mapping[str, Any]) -> ModuleType:
-    """Return a new module ``name``, which is a package with the attributes ``contents``.
+    """Return a new, empty package called ``name`` with the attributes ``contents``.
 
-    ``__file__`` is that of ``package``. ``importlib.util.find_spec`` finds the module.
+    Its ``__file__`` is that of ``package``. Its ``__spec__`` is set, so that
+    ``importlib.util.find_spec`` works once the package is in ``sys.modules``.
     """
     module = ModuleType(name, f"{name}, as voxax has it: see {package}.install")
     module.__path__, module.__file__ = [], own(package, "").__file__

@@ -53,7 +53,8 @@ class _Finder:
 def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
     """Install the import finder of each voxax package in this process and its later children.
 
-    ``packages`` maps a package to the library's module names and the options of ``install``.
+    ``packages`` maps each package to a pair: the module names of the other library, and the options
+    of the package's ``install``.
     """
     for package, (names, options) in packages.items():
         sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
@@ -82,7 +83,10 @@ def keep(package: str) -> None:
 
 
 def _preceding(start: Callable[..., int]) -> Callable[..., int]:
-    """Wrap ``start``, which starts multiprocessing's children, so that they run this file first."""
+    """Return ``start``, changed so that the child processes it starts call :func:`begin` first.
+
+    ``start`` is multiprocessing's function ``spawnv_passfds``.
+    """
     packages: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
 
     @functools.wraps(start)

@@ -12,17 +12,19 @@ from voxax.torch.core.kernel_map import KernelMap, PairMap, kept_map, pairs_of, 
 
 
 class Duplicates(NamedTuple):
-    """N rows of voxel indices, grouped into U distinct voxels, which build kernel maps.
+    """N rows of voxel indices, grouped by equal voxels, with methods that build kernel maps.
 
-    The maps are those of spconv on CPUs. A strided or transposed layer sums over all rows of a
-    voxel, and its output voxels are distinct. An inverse layer gives all rows of a voxel the same
-    values. A submanifold layer keeps the rows. Through a tap before the kernel's center, the first
-    row of an output voxel reads all rows of the input voxel. Through a tap after the center, all
-    rows of an output voxel read the first row of the input voxel. Through the center, each row
-    reads itself.
+    The kernel maps are those of spconv on a CPU. A strided or transposed layer sums over all rows
+    of an input voxel, and its output voxels are distinct. An inverse layer gives all rows of an
+    output voxel the same values.
+
+    A submanifold layer has the same rows in its output. For a kernel offset before the center of
+    the kernel, the first row of an output voxel reads all rows of the input voxel. For an offset
+    after the center, all rows of an output voxel read the first row of the input voxel. For the
+    center, each row reads itself.
 
     Attributes:
-      first: ``int64[U]``, the first row of each voxel, ascending.
+      first: ``int64[U]``, the first row of each of the U distinct voxels, ascending.
       place: ``int64[N]``, the voxel of each row, as an index into ``first``.
     """
 
@@ -30,13 +32,16 @@ class Duplicates(NamedTuple):
     place: np.ndarray
 
     def described(self, rows: np.ndarray) -> str:
-        """Return error text: how many of the indices ``rows`` repeat, and the first such voxel."""
+        """Return text for an error: how many rows repeat a voxel, and the first voxel that repeats.
+
+        ``rows`` are the N voxel indices of this object.
+        """
         repeated = rows[np.argmax(np.bincount(self.place)[self.place] > 1)].tolist()
         again = f"{len(rows) - len(self.first)} of {len(rows)} rows of indices"
         return f"{again} occur twice, the first is {repeated}"
 
     def last_rows(self) -> Tensor:
-        """Return, for each row, the number of the last row with the same voxel, ``int64[N]``."""
+        """Return for each row the index of the last row with the same voxel, ``int64[N]``."""
         last = np.empty_like(self.first)
         last[self.place] = np.arange(len(self.place))
         return torch.from_numpy(last[self.place])
@@ -62,7 +67,8 @@ class Duplicates(NamedTuple):
     def reached(self, rows: np.ndarray, *sizes: Any) -> tuple[KernelMap, np.ndarray]:
         """Return the kernel map and the output voxels of a strided or transposed layer.
 
-        Arguments are as in :func:`~voxax.torch.core.kernel_map.reached_map`; ``rows`` may repeat.
+        ``rows``, which may repeat voxels, and the arguments after it are as in
+        :func:`~voxax.torch.core.kernel_map.reached_map`.
         """
         distinct, out = reached_map(rows[self.first], *sizes)
         backwards = distinct.backwards[torch.from_numpy(self.place)]

@@ -45,9 +45,9 @@ def check_rows(features: Tensor, rows: int) -> None:
 
 
 def check_features(features: Tensor, rows: int, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``features`` is ``[rows, channels]`` floats on the CPU.
+    """Raise :class:`ArgumentError` unless ``features`` is a float tensor ``[rows, channels]``.
 
-    None as ``channels`` accepts any number of channels.
+    The tensor must be on the CPU. None as ``channels`` accepts any number of channels.
     """
     check_cpu(features, "features")
     if features.dtype not in FLOATS:

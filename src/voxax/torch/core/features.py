@@ -1,7 +1,7 @@
-"""Delay batch norms, so that one native pass computes the layers after the norm too.
+"""Delay batch norms, so that one native kernel computes the norm and the layers after it.
 
-These layers are a residual sum and a ReLU. PyTorch computes the three layers in separate passes,
-and its idle threads spin while native kernels run between these passes.
+These layers are a residual sum and a ReLU. PyTorch would compute norm, sum and ReLU one after the
+other, and its idle threads would busy-wait while native kernels run in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Statistics(NamedTuple):
     Attributes:
       mean: mean of each channel, ``[C]``.
       variance: biased variance of each channel, ``[C]``.
-      own: True if mean and variance are of the rows to normalize, False if running averages.
+      own: True if they were computed from the rows to normalize, False if they are running
+        averages.
     """
 
     mean: torch.Tensor
@@ -35,7 +36,7 @@ class Statistics(NamedTuple):
 
 
 def is_native(rows: torch.Tensor, norm: nn.Module) -> bool:
-    """Return whether :func:`statistics` and :func:`batch_norm` may compute ``norm(rows)``."""
+    """Return whether :func:`statistics` and :func:`batch_norm` may replace ``norm(rows)``."""
     if not isinstance(norm, nn.BatchNorm1d) or not (is_known(norm) and nobody_listens()):
         return False
     if rows.dtype not in (torch.float32, torch.float64) or rows.shape[1] != norm.num_features:
@@ -53,7 +54,10 @@ def _takes_own(norm: nn.BatchNorm1d) -> bool:
 
 @torch.no_grad()
 def statistics(rows: torch.Tensor, norm: nn.BatchNorm1d) -> Statistics:
-    """Return mean and variance for ``norm(rows)``; in training, update the running averages."""
+    """Return the mean and variance with which ``norm`` normalizes ``rows``.
+
+    In training, also update the running averages of ``norm``.
+    """
     averages = norm.running_mean, norm.running_var
     if not _takes_own(norm):
         mean, variance = (average.clone() for average in averages if average is not None)
@@ -156,7 +160,7 @@ def _derivable(
     found: Statistics,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of x, weight, bias and residual as differentiable tensors.
+    """Return the gradients of a batch norm's x, weight, bias and residual, for second derivatives.
 
     ``dy`` is the gradient of the output. ``y`` is the output if there is a ReLU, else None.
     """
@@ -253,13 +257,15 @@ def _modes() -> tuple[bool, bool]:
 
 
 class Features:
-    """Feature rows, computed or delayed, of one or several sparse tensors with the same rows.
+    """Feature rows of sparse tensors, either computed or the delayed result of a batch norm.
+
+    Several tensors with the same rows may share one object.
 
     Args:
       rows: features ``[N, C]``; None if ``later`` is given.
       later: delayed result that computes the rows, or None.
-      own: whether only layers have seen the rows, so that no other code can write to them.
-      read: for each array that ``later`` reads, the set of all delayed results that read it.
+      own: whether only layers have had access to the rows, so that no other code can write to them.
+      read: for each array that ``later`` needs, the set of all delayed results that need it.
     """
 
     def __init__(
@@ -285,14 +291,17 @@ class Features:
         return self._rows
 
     def shown(self) -> Any:
-        """Compute all delayed results that read the rows; return the rows, safe to write to."""
+        """Return the rows ``[N, C]`` for code that may write to them.
+
+        First compute all delayed results that need the rows.
+        """
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()
         return rows
 
     def normalized(self, norm: nn.Module) -> Features | None:
-        """Return ``norm`` of these features, delayed if possible; None if PyTorch must run it."""
+        """Return the result of ``norm``, delayed if possible; None if PyTorch must compute it."""
         if not is_native(self.rows(), norm):
             return None
         later = Later(self.rows(), norm)  # type: ignore[arg-type]
@@ -301,7 +310,10 @@ class Features:
         return _waiting(later, self._readers)
 
     def rectified(self, inplace: bool) -> Features | None:
-        """Return the delayed ReLU of these features; None if the ReLU cannot be delayed."""
+        """Return the delayed ReLU of these features; None if the ReLU cannot be delayed.
+
+        If ``inplace``, change and return this object.
+        """
         later = None if self._later is None else self._later.rectified(inplace)
         if later is None:
             return None

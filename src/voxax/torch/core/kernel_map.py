@@ -69,7 +69,10 @@ class KernelMap:
         return (self.neighbors >= 0).sum(1)
 
     def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield ``(output rows int64[n], input rows int64[n], tap)`` for each tap with pairs."""
+        """Yield ``(output rows int64[n], input rows int64[n], tap)`` for each tap.
+
+        The n output rows read the n input rows, pair by pair. Taps without such pairs are left out.
+        """
         neighbors = self.neighbors
         for tap in range(self.taps):
             rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
@@ -82,11 +85,11 @@ class KernelMap:
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return the pairs (input row, output row) of each tap, and the number of a tap's pairs.
+        """Return the row pairs of each tap, ``int32[2, K, N]``, and their numbers, ``int32[K]``.
 
-        The pairs are ``int32[2, K, N]``, -1 after the last pair of a tap. The numbers are
-        ``int32[K]``. The pairs of a tap are sorted by input row, but if ``symmetric``, the pairs of
-        a tap after the center are sorted by output row.
+        The first axis is input rows, then output rows. -1 follows the last pair of a tap. The pairs
+        of a tap are sorted by input row. If ``symmetric``, the pairs of a tap after the center are
+        sorted by output row instead.
         """
         pairs, numbers = pairs_of(self.backwards)
         if self.symmetric:
@@ -96,7 +99,9 @@ class KernelMap:
 
     @staticmethod
     def of_pairs(pairs: Tensor, numbers: Tensor, in_rows: int, rows: int) -> KernelMap:
-        """Return the kernel map of given pairs; a :class:`PairMap` if no table can store them.
+        """Return the kernel map of given pairs of input and output rows.
+
+        It is a :class:`PairMap` if an output row reads several input rows through one tap.
 
         Args:
           pairs, numbers: as :meth:`pairs` returns them.
@@ -158,7 +163,10 @@ class PairMap(KernelMap):
 
 
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
-    """Return :meth:`KernelMap.pairs` for :attr:`KernelMap.backwards` ``int32[N, K]``."""
+    """Return the pairs of rows and their numbers, as :meth:`KernelMap.pairs` does.
+
+    ``backwards int32[N, K]`` is the table of output rows, as in :attr:`KernelMap.backwards`.
+    """
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
     for ins, outs, tap in KernelMap(backwards, 0).by_tap():
@@ -168,7 +176,11 @@ def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(neighbors: Tensor, in_rows: int) -> Tensor:
-    """Return :attr:`KernelMap.backwards`, ``int32[in_rows, K]``, for ``neighbors int32[M, K]``."""
+    """Return the table of output rows, ``int32[in_rows, K]``, for a table of input rows.
+
+    ``neighbors int32[M, K]`` is as in :attr:`KernelMap.neighbors`, and the result as in
+    :attr:`KernelMap.backwards`.
+    """
     if host.available():
         threads = torch.get_num_threads()
         return torch.from_numpy(host.invert_table(neighbors.numpy(), in_rows, threads))
@@ -179,7 +191,10 @@ def invert(neighbors: Tensor, in_rows: int) -> Tensor:
 
 
 def unique_rows(rows: np.ndarray) -> Unique:
-    """Return the U distinct rows in lexicographic order, and each row's index there, ``int[N]``."""
+    """Return the U distinct rows in lexicographic order, and the position of each row among them.
+
+    The positions are ``int[N]`` for N rows.
+    """
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
@@ -195,10 +210,10 @@ def first_rows(unique: Unique) -> np.ndarray:
 
 
 def distinct_rows(unique: Unique) -> Unique:
-    """Number distinct rows by first occurrence, from the result of :func:`unique_rows`.
+    """Renumber the distinct rows that :func:`unique_rows` returned, in the order of occurrence.
 
-    Returns the index of the first row with each number, ``int64[U]``, and the number of each row,
-    ``int64[N]``.
+    Returns the index of the first row with each new number, ``int64[U]``, ascending; and the new
+    number of each row, ``int64[N]``.
     """
     first = first_rows(unique)
     order = np.argsort(first)
@@ -209,7 +224,10 @@ def distinct_rows(unique: Unique) -> Unique:
 
 @functools.lru_cache(maxsize=256)
 def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
-    """Return the tap offsets of a box kernel, ``int32[K, D]``; the last axis varies fastest."""
+    """Return the kernel offsets of a centered box, ``int32[K, D]``; the last axis varies fastest.
+
+    Along an axis they are ``(k - size // 2) * dilation`` for k from 0 to ``size - 1``.
+    """
     sizes = zip(kernel_size, dilation, strict=True)
     steps = [[(k - size // 2) * step for k in range(size)] for size, step in sizes]
     offsets = np.asarray(list(itertools.product(*steps)), np.int32)
@@ -218,7 +236,7 @@ def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
 
 
 def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None) -> KernelMap:
-    """Return the map of a layer whose outputs are at the input voxels.
+    """Return the kernel map of a layer whose outputs are at the input voxels.
 
     Tap k of the output at voxel v reads ``v + offsets[k]``.
 
@@ -236,7 +254,7 @@ def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None
 def onto_map(
     unique: Unique, out_unique: Unique, offsets: np.ndarray, stride: Sizes | None = None
 ) -> KernelMap:
-    """Return the map of a layer with given output voxels.
+    """Return the kernel map of a layer whose output voxels are given.
 
     Tap k of the output at voxel v reads ``v * stride + offsets[k]``.
 
@@ -293,13 +311,15 @@ def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.n
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
-    """Return the kernel map to the distinct ``kept`` cells, and these cells by first occurrence.
+    """Return the kernel map of a layer with given outputs, and its distinct output voxels.
+
+    The output voxels are the cells with True in ``kept``, in the order of their first occurrence.
 
     Args:
       cells: output voxel of each input row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]``
         if ``by_row`` is False.
       kept: mask of the cells that become outputs, ``bool[N, K]`` or ``bool[K, N]``.
-      by_row: whether the first axis of ``cells`` is the rows.
+      by_row: whether the first axis of ``cells`` and ``kept`` is the input rows, not the taps.
     """
     reached = cells[kept]
     first, place = distinct_rows(unique_rows(reached))
@@ -319,9 +339,10 @@ def reached_map(
     out_shape: Sizes,
     transposed: bool,
 ) -> tuple[KernelMap, np.ndarray]:
-    """Return the kernel map and outputs of a layer with outputs wherever a tap reads an input.
+    """Return the kernel map and the output voxels of a strided or transposed layer.
 
-    The outputs are ordered by a loop over taps with an inner loop over input rows.
+    The output voxels, ``int32[M, 1 + D]``, are all that read an input through a tap. They are
+    ordered by a loop over taps with an inner loop over input rows.
 
     Args:
       rows: input voxels ``int32[N, 1 + D]``, without duplicates.

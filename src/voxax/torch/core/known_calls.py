@@ -22,10 +22,11 @@ _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
-    """Register module classes whose code voxax may replace, see :func:`_is_original`.
+    """Register module classes whose code voxax may replace.
 
-    Their present ``forward``, ``__call__`` and similar methods are stored, so that a later
-    replacement is noticed. A class is left out if another package has already replaced a method.
+    The present ``forward``, ``__call__`` and similar methods of the classes are stored, so that
+    :func:`is_known` notices a later replacement. A class is left out if another package has already
+    replaced a method.
     """
     for kind in kinds:
         if all(call is None or _is_original(call) for call in _calls(kind)):
@@ -47,7 +48,10 @@ know(nn.BatchNorm1d, nn.ReLU)
 
 
 def is_known(module: nn.Module) -> bool:
-    """Return True if :func:`know` has the module's class, and nothing is hooked or replaced."""
+    """Return True if :func:`know` has the module's class, and its code is unchanged.
+
+    False if the module has hooks, or if a method of the module or its class was replaced.
+    """
     kind = type(module)
     if any(getattr(module, name) for name in _HOOKS) or _KNOWN.get(kind) != _calls(kind):
         return False

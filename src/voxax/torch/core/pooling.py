@@ -13,9 +13,10 @@ from voxax.torch.core.products import bits, convolve, natively
 
 
 def extreme_rows(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Find, for each output row and channel, the input row with the largest value.
+    """Return each output row's input row with the largest value per channel, ``int64[M, C]``.
 
-    The result is ``int64[M, C]``. Of equal values, the first tap counts. -1 means no input row.
+    Only the input rows that the output row reads are compared. If values are equal, the row of the
+    first tap is taken. -1 means that the output row reads no input row.
     """
     if features.dtype is torch.float16:
         return extreme_rows(features.float(), kernel_map)
@@ -56,7 +57,7 @@ class _ExtremeRows(torch.autograd.Function):
 
 
 def extreme(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest value that each output row reads in each channel, ``[M, C]``.
+    """Return the largest value that each of M output rows reads in each channel, ``[M, C]``.
 
     An output row that reads no input row gets 0. The gradient goes to the input row that
     :func:`extreme_rows` returns.

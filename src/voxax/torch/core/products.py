@@ -56,7 +56,8 @@ def _forward(
 ) -> Tensor:
     """Return :func:`convolve` of features ``x`` and weight ``w``, without gradients.
 
-    If ``back``, ``x`` is the gradient of the output, and the result that of the features.
+    If ``back``, ``x`` is the gradient of the output, and the result is the gradient of the
+    features.
     """
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
@@ -169,18 +170,27 @@ def order_of(kernel_map: KernelMap) -> np.ndarray | None:
 
 
 def bits(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as a contiguous array, not copied if possible; bfloat16 as bits in uint16."""
+    """Return a tensor as a contiguous NumPy array, copied only if needed.
+
+    bfloat16 values become uint16 values with the same bits.
+    """
     return view(tensor.contiguous())
 
 
 def view(tensor: Tensor) -> np.ndarray:
-    """Return an array with the memory and strides of a tensor; bfloat16 as bits in uint16."""
+    """Return a NumPy array with the memory and the strides of a tensor.
+
+    bfloat16 values become uint16 values with the same bits.
+    """
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def natively(kernel_map: KernelMap) -> bool:
-    """Return True if native kernels exist and the map has a table; warn once if none exist."""
+    """Return True if native kernels can compute along ``kernel_map``; warn once if there are none.
+
+    Native kernels need the table that a :class:`PairMap` lacks.
+    """
     if host.available():
         return not isinstance(kernel_map, PairMap)
     _warn_slow()

@@ -31,16 +31,19 @@ class Sites:
     """Voxels of a tensor, with the kernel maps that layers built from them.
 
     Tensors with the same indices share one object, so each map is built only once. Copies and
-    pickles contain no maps. Code that writes to the indices makes the maps invalid, so each layer
-    compares the indices with a copy: writes through ``.data`` and ``.numpy()`` do not change a
-    tensor's version. On one core of an EPYC, this takes 0.04 ms for 76,556 voxels with NumPy, and
-    would take 0.2 ms with PyTorch.
+    pickles contain no maps.
+
+    If code writes to the indices, the maps become invalid. Each layer therefore compares the
+    indices with a copy. PyTorch's version counter would miss writes through ``.data`` and
+    ``.numpy()``. On one core of an EPYC, the comparison takes 0.04 ms for 76,556 voxels with NumPy,
+    and would take 0.2 ms with PyTorch.
 
     Args:
       indices: ``int32[N, 1 + D]``: batch index, then D coordinates; rows in any order.
       spatial_shape: D sizes of the grid; None allows any coordinates.
       batch_size: number of scenes.
-      made: whether a layer made the indices, so that they are valid and distinct without a check.
+      made: whether a layer computed the indices. Then they are taken as distinct and inside the
+        grid without a check.
 
     Raises:
       ArgumentError: indices that are not on the CPU, or outside ``spatial_shape`` or
@@ -121,9 +124,9 @@ class Sites:
     def onto(self, out: Sites, offsets: np.ndarray, stride: Sizes | None = None) -> KernelMap:
         """Return the kernel map of a layer whose outputs are at the voxels of ``out``.
 
-        Tap k of the output at voxel v reads ``v * stride + offsets[k]``. The map is not stored. For
-        a transposed layer, build the map from the layer's outputs to its inputs and transpose the
-        map.
+        Tap k of the output at voxel v reads ``v * stride + offsets[k]``. ``offsets`` is
+        ``int32[K, D]``. The map is not stored. For a transposed layer, build the map from the
+        layer's outputs to its inputs and transpose the map.
 
         Raises:
           ArgumentError: inputs or outputs that occur several times.
@@ -153,8 +156,9 @@ class Sites:
     def reached(self, *sizes: Sizes, transposed: bool = False) -> tuple[KernelMap, Self]:
         """Return the kernel map of a strided or transposed layer, and its output voxels.
 
-        Outputs are wherever a tap reads an input. ``sizes`` are kernel size, stride, padding,
-        dilation and output shape, as in :func:`voxax.torch.core.kernel_map.reached_map`.
+        The output voxels are all that read an input through a tap. ``sizes`` are kernel size,
+        stride, padding, dilation and output shape, as in
+        :func:`voxax.torch.core.kernel_map.reached_map`.
 
         Raises:
           ArgumentError: errors of :meth:`duplicates`, no output voxel for any input, or an output
@@ -208,7 +212,10 @@ class Sites:
             Sites.accept(self, several)
 
     def unique(self) -> Unique:
-        """Return the distinct voxels in lexicographic order, and the index of each row's voxel."""
+        """Return the distinct voxels in lexicographic order, and the position of each row's voxel.
+
+        The result is that of :func:`~voxax.torch.core.kernel_map.unique_rows`, computed only once.
+        """
         if self._sorted is None:
             self._sorted = unique_rows(self.rows)
         return self._sorted

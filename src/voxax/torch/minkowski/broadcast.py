@@ -15,7 +15,10 @@ from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse
 
 
 def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
-    """Return for each of the N sites of ``key`` the row of its scene in ``scenes [B, C]``."""
+    """Return the row of ``scenes [B, C]`` that belongs to each site's scene, ``[N, C]``.
+
+    ``key`` is the key of the N sites in ``manager``.
+    """
     places, known = manager.scene_rows(key), manager.number_of_unique_batch_indices()
     if len(scenes) != known:
         raise ArgumentError(f"{len(scenes)} rows for {known} scenes: expected a pooled tensor")
@@ -23,15 +26,16 @@ def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
 
 
 class MinkowskiBroadcastFunction:
-    """Broadcast from scenes to sites, with the interface of an autograd function."""
+    """Sum or product of site and scene features, with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, scenes: Tensor, mode: Any, key: Key, scenes_key: Key, manager: Any
     ) -> Tensor:
-        """Return the sum or product of ``rows [N, C]`` and their scene's row, as ``mode`` says.
+        """Return each row of ``rows [N, C]``, plus or times the features of its scene, ``[N, C]``.
 
-        ``scenes [B, C]`` has one row per scene.
+        ``scenes [B, C]`` has one row per scene. ``mode``, a member of ``BroadcastMode``, chooses
+        sum or product. ``key`` is the key of the N sites, and ``scenes_key`` is ignored.
         """
         found = spread(scenes, key, manager)
         return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found

@@ -26,7 +26,10 @@ class RegionType(_Number):
 
 
 class PoolingMode(_Number):
-    """Operation of a pooling; the part after ``POOLING`` in global modes has no effect here."""
+    """Operation of a pooling: sum, mean or maximum, over windows (local) or whole scenes (global).
+
+    The part after ``POOLING`` in the names of global modes has no effect here.
+    """
 
     LOCAL_SUM_POOLING, LOCAL_AVG_POOLING, LOCAL_MAX_POOLING = range(3)
     GLOBAL_SUM_POOLING_DEFAULT, GLOBAL_AVG_POOLING_DEFAULT, GLOBAL_MAX_POOLING_DEFAULT = range(3, 6)

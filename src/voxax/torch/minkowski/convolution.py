@@ -65,8 +65,9 @@ class MinkowskiConvolutionFunction:
     ) -> torch.Tensor:
         """Return the convolution ``[M, C_out]`` of ``rows [N, C_in]`` at the sites of ``key``.
 
-        The outputs are at the sites of ``out_key``. If this key is not set, it is set to the sites
-        that the stride gives. ``mode`` has no effect.
+        ``kernel`` is ``[K, C_in, C_out]``. The outputs are at the sites of ``out_key``. If this key
+        is not set, it is set to the sites that the stride of ``generator`` gives. ``mode`` has no
+        effect.
         """
         keys = key, key_or_new(out_key, key)
         return _product(rows, kernel, generator, keys, given(manager), cls._TRANSPOSED)
@@ -130,10 +131,10 @@ class _Layer(MinkowskiModuleBase):
 
 
 class MinkowskiConvolutionBase(_Layer):
-    """Base of the convolutions over all channels.
+    """Base of the convolutions in which each output channel reads all input channels.
 
-    ``kernel`` is ``[K, C_in, C_out]``, or ``[C_in, C_out]`` for one tap without a stride.
-    ``bias`` is ``[1, C_out]`` or None.
+    ``kernel`` is ``[K, C_in, C_out]`` for K taps. For one tap, it is ``[C_in, C_out]`` if the
+    stride is 1 or there is one spatial axis. ``bias`` is ``[1, C_out]`` or None.
 
     Args:
       in_channels, out_channels: numbers of channels.
@@ -207,7 +208,7 @@ class MinkowskiConvolutionBase(_Layer):
 
 
 class _Plain(MinkowskiConvolutionBase):
-    """Base of plain and transposed convolutions, which have ``expand_coordinates``."""
+    """Base of the plain and the transposed convolution, which take ``expand_coordinates``."""
 
     _TRANSPOSED = False
 
@@ -235,9 +236,10 @@ class MinkowskiConvolution(_Plain):
 
 
 class MinkowskiConvolutionTranspose(_Plain):
-    """Transposed convolution to voxels of an earlier, finer level of the coordinate manager.
+    """Transposed convolution onto finer sites that the coordinate manager already stores.
 
-    Arguments as for :class:`MinkowskiConvolutionBase`.
+    If it stores none with the output's tensor stride, the layer makes the sites. Arguments are as
+    in :class:`MinkowskiConvolutionBase`.
     """
 
     _TRANSPOSED = True
@@ -289,7 +291,11 @@ class MinkowskiChannelwiseConvolution(_Layer):
         self.reset_parameters()
 
     def forward(self, input: SparseTensor, coords: Any = None) -> SparseTensor:
-        """Return the convolution at the sites ``coords``; None coarsens the input's sites."""
+        """Return the convolution of ``input`` at the sites ``coords``.
+
+        They are a key, a sparse tensor or ``int32[M, 1 + D]``. None coarsens the input's sites by
+        the stride.
+        """
         self._check(input)
         return self._convolved(input, self.kernel, target_key(input, coords), False)
 

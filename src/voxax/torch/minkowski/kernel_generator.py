@@ -20,7 +20,11 @@ _CROSS = RegionType.HYPER_CROSS
 
 
 class Kernel(NamedTuple):
-    """Sizes and shape of a kernel, hashable; ``own`` is the tap offsets of a ``CUSTOM`` region."""
+    """Sizes and shape of a kernel, hashable.
+
+    ``own`` has the kernel offsets of a ``CUSTOM`` region, in steps of the dilation. It is empty for
+    other regions.
+    """
 
     size: Ints
     stride: Ints
@@ -29,7 +33,10 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return the coordinate offsets of the taps, ``int32[K, D]``, for this tensor stride."""
+        """Return the kernel offsets in units of coordinates, ``int32[K, D]``.
+
+        ``tensor_stride`` is that of the input; the dilation is included.
+        """
         return _offsets(self, tuple(tensor_stride))
 
     @property
@@ -58,13 +65,20 @@ def _offsets(kernel: Kernel, tensor_stride: Ints) -> np.ndarray:
 
 
 def _cube(size: Ints) -> list[Ints]:
-    """Return the taps of a box, first axis fastest; even sizes begin at 0, odd are centered."""
+    """Return the kernel offsets of a box, in steps of the dilation; the first axis varies fastest.
+
+    Along an axis, the offsets of an even size begin at 0, and those of an odd size are centered.
+    """
     steps = [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
     return [taps[::-1] for taps in itertools.product(*steps[::-1])]
 
 
 def _cross(size: Ints) -> list[Ints]:
-    """Return the taps of a cross: the center, then on each axis 1, 2, ... r, and -r, ... -1."""
+    """Return the kernel offsets of a cross, in steps of the dilation.
+
+    The center is first. Each axis of size k adds 1, 2, ... r, and -r, ... -1, where r is
+    ``k // 2``.
+    """
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for axis, k in enumerate(size):
@@ -75,7 +89,11 @@ def _cross(size: Ints) -> list[Ints]:
 
 
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
-    """Return the taps of a hybrid kernel: center, other taps of cube axes, taps of cross axes."""
+    """Return the kernel offsets of a hybrid kernel, in steps of the dilation.
+
+    The center is first, then other offsets of the axes with a cube, then those of axes with a
+    cross.
+    """
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for region in (RegionType.HYPER_CUBE, RegionType.HYPER_CROSS):
@@ -143,8 +161,9 @@ def convert_region_type(
     dimension: int,
     center: bool = True,
 ) -> tuple[RegionType, torch.Tensor, int]:
-    """Return a kernel's region (custom instead of hybrid), its custom taps, and the number of taps.
+    """Return a kernel's region type, its custom offsets ``int[K, D]``, and its number of taps.
 
+    A hybrid region becomes a custom region. The offsets of a cube or a cross are an empty tensor.
     Arguments and errors are as in :func:`get_kernel_volume`; the other arguments are unused.
     """
     volume = get_kernel_volume(region_type, kernel_size, region_offset, axis_types, dimension)

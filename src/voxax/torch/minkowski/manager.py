@@ -95,11 +95,12 @@ Key = CoordinateMapKey
 
 
 class CoordinateManager:
-    """Store of sets of sites (voxels) by key, and of kernel maps between sets, each built once.
+    """Store of sites (voxels) by key, and of the kernel maps between the sites of two keys.
 
-    Inserted sites keep the order of their first rows. Sites that layers make are in lexicographic
-    order, those of generative layers in the order of their inputs. Pickles and copies have no
-    kernel maps. A stride is one integer for all axes, or one per axis.
+    Each kernel map is built once. Sites that a caller inserts are in the order of their first rows.
+    Sites that layers make are in lexicographic order, but those of generative layers are in the
+    order of their inputs. Pickles and copies have no kernel maps. In all methods, a stride is one
+    integer for all axes, or one per axis.
 
     Args:
       D: number of spatial axes.
@@ -144,8 +145,8 @@ class CoordinateManager:
         """Insert the distinct rows of ``coordinates int32[N, 1 + D]`` as a new set of M sites.
 
         Returns:
-          The key of the sites, and ``(int64[M] first row of each site, int64[N] site of each
-          row)``. ``string_id`` gets a suffix if the key exists already.
+          The key of the sites, and a pair: the first row of each site, ``int64[M]``, and the site
+            of each row, ``int64[N]``. ``string_id`` gets a suffix if the key exists already.
         """
         stride = convert_to_int_list(tensor_stride, self.D)
         rows = _checked_rows(coordinates, self.D)
@@ -188,14 +189,22 @@ class CoordinateManager:
         return [Key(*to) for field, to in self._field_maps if field == field_map_key.name]
 
     def get_field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return the two maps that :meth:`field_to_sparse_insert_and_map` stored for both keys."""
+        """Return the maps that :meth:`field_to_sparse_insert_and_map` stored for two keys.
+
+        They are the first point of each site, ``int64[M]``, and the site of each point,
+        ``int64[N]``.
+        """
         if not self.exists_field_to_sparse(field_map_key, sparse_map_key):
             raise ArgumentError(f"no map from the points of {field_map_key} to {sparse_map_key}")
         return self._field_maps[field_map_key.name, sparse_map_key.name]
 
     @untransformed
     def field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return the rows ``(int32[n] site, int32[n] point)`` of all points that lie in a site."""
+        """Return pairs ``(int32[n] site, int32[n] point)`` of the n points that lie in a site.
+
+        A pair has the row of the site and the row of the point. Points outside all sites are left
+        out.
+        """
         stride = sparse_map_key.get_tensor_stride()
         rows = _floored(self._field(field_map_key).numpy(), stride)
         found = _find(self._at(sparse_map_key), rows)
@@ -203,7 +212,10 @@ class CoordinateManager:
         return found[inside].int(), inside.int()
 
     def stride(self, coordinate_map_key: Key, stride: Any, string_id: str = "") -> Key:
-        """Return the key of the sites coarsened by ``stride``, after making them if needed."""
+        """Return the key of the coarser sites that contain a key's sites; make them if needed.
+
+        The tensor stride of the coarser sites is that of the key, times ``stride``.
+        """
         steps = positive("stride", stride, self.D)
         fine = coordinate_map_key.name
         name = tuple(np.multiply(fine[0], steps).tolist()), string_id or fine[1]
@@ -239,7 +251,10 @@ class CoordinateManager:
         return torch.from_numpy(self._at(key).rows.copy())
 
     def get_coordinate_field(self, coords_key_or_tensor_strides: Any) -> torch.Tensor:
-        """Return a copy of a key's points, ``float32[N, 1 + D]``."""
+        """Return a copy of a key's points, ``float32[N, 1 + D]``.
+
+        The argument must be a key; a tensor stride is not accepted.
+        """
         return self._field(coords_key_or_tensor_strides).clone()
 
     def number_of_unique_batch_indices(self) -> int:
@@ -247,7 +262,7 @@ class CoordinateManager:
         return self.size(self.origin())
 
     def get_unique_coordinate_map_key(self, tensor_stride: Any) -> tuple[list[int], str]:
-        """Return the stride and a new string that together are not yet a key of sites."""
+        """Return the tensor stride, as a list, and a string that make a new key of sites."""
         stride = convert_to_int_list(tensor_stride, self.D)
         return stride, self._free_name(self._sites, stride, "", True)[1]
 
@@ -274,11 +289,12 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, torch.Tensor]:
-        """Return a kernel map: a dict from tap to input rows and output rows, ``int32[2, n]``.
+        """Return a kernel map as a dict from the index of a tap to its pairs, ``int32[2, n]``.
 
-        A tap without pairs is left out. ``in_key`` and ``out_key`` are keys or tensor strides. The
-        sizes and region are as in :class:`KernelGenerator`. ``is_transpose`` and ``is_pool`` are
-        ``transposed`` and ``pooled`` of :meth:`relation`.
+        Row 0 of the pairs is input rows, row 1 is output rows. A tap without pairs is left out.
+        ``in_key`` and ``out_key`` are keys or tensor strides. The sizes and region are as in
+        :class:`KernelGenerator`. ``is_transpose`` and ``is_pool`` are ``transposed`` and ``pooled``
+        of :meth:`relation`.
         """
         size, steps = (positive("sizes", v, self.D) for v in (kernel_size, stride))
         spread = positive("dilation", dilation, self.D)
@@ -288,7 +304,7 @@ class CoordinateManager:
         return {tap: torch.stack([ins, outs]).int() for outs, ins, tap in found.by_tap()}
 
     def get_kernel_map(self, *args: Any, **named: Any) -> dict[int, torch.Tensor]:
-        """Return :meth:`kernel_map`, with a warning that this is its older name."""
+        """Return the result of :meth:`kernel_map`, and warn that this method is its older name."""
         warnings.warn("get_kernel_map is the older name of kernel_map", stacklevel=2)
         return self.kernel_map(*args, **named)
 
@@ -307,8 +323,8 @@ class CoordinateManager:
         Args:
           in_key, out_key, kernel: key of the input sites, key of the output sites, and the kernel.
           transposed: whether the layer goes from coarse to fine sites.
-          pooled: whether the layer is a pooling. It groups sites by their coarse site if kernel
-            size and stride are equal.
+          pooled: whether the layer is a pooling. If kernel size and stride are equal too, a coarse
+            site is connected with all fine sites inside it.
           expand: whether outputs are at all sites that read an input through a tap.
         """
         if len(kernel.size) != self.D:
@@ -392,10 +408,10 @@ class CoordinateManager:
 
     @untransformed
     def scene_rows(self, key: Key) -> torch.Tensor:
-        """Return each site's or point's scene, ``int64[N]``, as a row of :meth:`origin`.
+        """Return the scene of each site or point, ``int64[N]``, as a row of :meth:`origin`.
 
         Raises:
-          ArgumentError: a scene was inserted after the first call that needs the scenes.
+          ArgumentError: a batch index of ``key`` was inserted after the scenes were first needed.
         """
         name = "scene", key.name
         if name not in self._maps:
@@ -432,11 +448,13 @@ class CoordinateManager:
 
     @untransformed
     def interpolation_map_weight(self, key: Key, samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the sites around points ``samples float[P, 1 + D]``, with linear weights.
+        """Return the sites around each of P points, with the weights of a linear interpolation.
+
+        ``samples float[P, 1 + D]`` are the points, batch index first.
 
         Returns:
-          ``(int32[n] site, int32[n] point, float[n] weight)``, ordered by the ``2**D`` corners
-          around each point. Corners without a site are left out.
+          ``(int32[n] site, int32[n] point, float[n] weight)`` of n pairs, ordered by the ``2**D``
+          corners around each point. Corners without a site are left out.
         """
         stride, sites = np.asarray(key.name[0]), self._at(key)
         points = samples.detach().numpy()
@@ -504,7 +522,10 @@ class CoordsManager:
 
 
 def set_gpu_allocator(backend: GPUMemoryAllocatorType) -> None:
-    """Check the type of the argument only, because there is no GPU memory here."""
+    """Raise ArgumentError unless ``backend`` is a GPUMemoryAllocatorType; do nothing else.
+
+    There is no GPU memory here.
+    """
     if not isinstance(backend, GPUMemoryAllocatorType):
         raise ArgumentError(f"backend={backend!r}: expected a GPUMemoryAllocatorType")
 
@@ -545,7 +566,11 @@ def clear_global_coordinate_manager() -> None:
 
 
 def new_manager(dimension: int) -> CoordinateManager:
-    """Return the shared manager or a new one, as :func:`sparse_tensor_operation_mode` says."""
+    """Return the coordinate manager for a new tensor: a new one, or the one that all tensors share.
+
+    :func:`set_sparse_tensor_operation_mode` decides which. A shared manager with another number of
+    axes than ``dimension`` is an error.
+    """
     if _mode is SparseTensorOperationMode.SEPARATE_COORDINATE_MANAGER:
         return CoordinateManager(D=dimension)
     if _manager is None:

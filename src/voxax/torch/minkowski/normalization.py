@@ -53,7 +53,11 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> Any:
-        """Return a module with all batch norms replaced by this class, with the same parameters."""
+        """Replace each :class:`MinkowskiBatchNorm` inside ``module`` by this class, in place.
+
+        The new layers have the same parameters. Returns ``module``; if it is a batch norm itself,
+        returns the layer that replaces it.
+        """
         made = module
         if isinstance(module, MinkowskiBatchNorm):
             old = module.bn
@@ -83,7 +87,10 @@ class MinkowskiInstanceNormFunction:
     def apply(
         rows: Tensor, key: Key, scenes_key: Any, manager: CoordinateManager, mode: Any = None
     ) -> Tensor:
-        """Scale ``rows [N, C]`` to mean 0 and variance 1 over the rows of each scene."""
+        """Return ``rows [N, C]`` scaled to mean 0 and variance 1 over the rows of each scene.
+
+        ``key`` is the key of the rows' sites. ``scenes_key`` and ``mode`` are ignored.
+        """
         return _normalized(rows, key, manager, 1e-8)
 
 

@@ -75,7 +75,10 @@ def var(*sparse_tensors: Any) -> Any:
 
 
 def dense_coordinates(shape: Any) -> torch.Tensor:
-    """Return all coordinates in a dense ``shape [B, C, *spatial]``, ``int32[B * cells, 1 + D]``."""
+    """Return the coordinates of all cells of a dense tensor, ``int32[B * cells, 1 + D]``.
+
+    ``shape`` is that of the tensor, ``[B, C, *spatial]``, with D spatial sizes.
+    """
     if len(shape) < 3:
         raise ArgumentError(f"shape {tuple(shape)}: expected [B, C, *spatial]")
     cells = np.indices((shape[0], *shape[2:]), np.int32)
@@ -148,7 +151,10 @@ class MinkowskiToSparseTensor(MinkowskiModuleBase):
 
 
 class MinkowskiToDenseTensor(MinkowskiModuleBase):
-    """Layer that converts a sparse tensor to a dense tensor ``[B, C, *spatial]`` of ``shape``."""
+    """Layer that converts a sparse tensor to a dense tensor ``[B, C, *spatial]``.
+
+    ``shape`` is the shape of the dense tensor. None takes the smallest that has all coordinates.
+    """
 
     def __init__(self, shape: torch.Size | None = None) -> None:
         super().__init__()

@@ -40,7 +40,9 @@ class MinkowskiLocalPoolingFunction:
     ) -> Tensor:
         """Pool ``rows [N, C]`` at the sites of ``key`` to ``[M, C]`` at the sites of ``out_key``.
 
-        If ``out_key`` is not set, it is set to the sites that the stride gives.
+        ``mode`` chooses sum, mean or maximum; the transposed class always sums. ``generator``
+        describes the windows. If ``out_key`` is not set, it is set to the sites that the stride
+        gives.
         """
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates
@@ -93,7 +95,8 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
         """Return the pooled tensor at the sites ``coordinates``.
 
-        None as ``coordinates`` takes the sites that the stride gives.
+        They are a key, a sparse tensor or ``int32[M, 1 + D]``. None takes the sites that the stride
+        gives.
         """
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
@@ -164,7 +167,10 @@ class MinkowskiGlobalPoolingFunction:
     def apply(
         rows: Tensor, mode: Any, key: Key, out_key: Key | None = None, manager: Any = None
     ) -> Tensor:
-        """Return one row per scene, ``[B, C]``; set an unset ``out_key`` to the scenes."""
+        """Pool ``rows [N, C]`` at the sites or points of ``key`` to one row per scene, ``[B, C]``.
+
+        ``mode`` chooses sum, mean or maximum. If ``out_key`` is not set, it is set to the scenes.
+        """
         places, origin = given(manager).scene_rows(key), given(manager).origin()
         if out_key is not None and not out_key.is_key_set():
             out_key.set_key(origin.get_key())
@@ -192,7 +198,9 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
     def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
         """Return a sparse tensor with one row per scene of a sparse tensor or a field.
 
-        The rows are at the sites ``coordinates``. None makes one site at 0 for each scene.
+        The rows are at the sites ``coordinates``: a key, a sparse tensor or ``int32[B, 1 + D]``.
+        None makes one site at 0 for each scene, and so does a field, for which ``coordinates`` are
+        ignored.
         """
         key, manager = Key(input.D + 1), input.coordinate_manager
         if isinstance(input, SparseTensor):
@@ -227,5 +235,9 @@ class MinkowskiDirectMaxPoolingFunction:
     def apply(
         in_map: Tensor, out_map: Tensor, rows: Tensor, number: int, is_sorted: bool = False
     ) -> Tensor:
-        """Return the maximum of ``rows[in_map]`` for each value of ``out_map``, ``[number, C]``."""
+        """Return the maximum of the input rows of each output row, ``[number, C]``.
+
+        ``in_map`` and ``out_map``, both ``int[n]``, are n pairs of an input row in ``rows [N, C]``
+        and an output row. An output row without pairs gets 0. ``is_sorted`` is ignored.
+        """
         return pooling.extreme(rows[in_map.long()], grouped(out_map, number))

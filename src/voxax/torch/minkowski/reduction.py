@@ -11,7 +11,9 @@ from voxax.torch.minkowski.constants import SparseTensorQuantizationMode as Mode
 
 
 def grouped(places: torch.Tensor, groups: int) -> PairMap:
-    """Return the kernel map, with one tap, of a layer in which each group reads all its rows.
+    """Return a kernel map in which each group of rows is an output that reads all its rows.
+
+    The map has one tap.
 
     Args:
       places: ``int[N]``, the group of each row.
@@ -23,9 +25,10 @@ def grouped(places: torch.Tensor, groups: int) -> PairMap:
 
 
 def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
-    """Reduce each group of rows to one row by ``mode``, ``[M, C]``; an empty group gives 0.
+    """Reduce each of M groups of rows to one row, ``[M, C]``; an empty group gives 0.
 
-    ``kernel_map`` is the result of :func:`grouped`.
+    ``kernel_map`` is the result of :func:`grouped`. ``mode`` chooses the first row, the sum, the
+    mean or the maximum.
 
     Raises:
       ArgumentError: the mode is no reduction, or the features to sum or compare are integers.

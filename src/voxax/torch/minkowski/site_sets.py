@@ -22,7 +22,11 @@ class MinkowskiPruningFunction:
     def apply(
         rows: Tensor, mask: Tensor, key: Key, out_key: Key | None = None, manager: Any = None
     ) -> Tensor:
-        """Return the rows where the mask is True; set an unset ``out_key`` to the kept sites."""
+        """Return the features of the sites where ``mask bool[N]`` is True, ``[M, C]``.
+
+        ``rows [N, C]`` are the features at the sites of ``key``. If ``out_key`` is not set, it is
+        set to the M sites.
+        """
         if mask.dtype not in (torch.bool, torch.uint8) or mask.shape != rows.shape[:1]:
             shape = tuple(mask.shape)
             raise ArgumentError(
@@ -38,7 +42,7 @@ class MinkowskiPruning(MinkowskiModuleBase):
     """Layer that keeps the sites where a mask ``bool[N]`` is True, in the same order."""
 
     def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
-        """Return a tensor with only the kept sites."""
+        """Return a tensor with only the sites where ``mask bool[N]`` is True."""
         check_sparse(input)
         key, manager = Key(input.D + 1), input.coordinate_manager
         keys = input.coordinate_map_key, key
@@ -53,9 +57,10 @@ class MinkowskiUnionFunction:
     def apply(
         keys: Sequence[Key], out_key: Key, manager: CoordinateManager, *features: Tensor
     ) -> Tensor:
-        """Return the sum of ``features``, ``[M, C]``, on the union of the sites of all keys.
+        """Return the sum of several tensors on the union of their sites, ``[M, C]``.
 
-        Set ``out_key`` to the union.
+        ``features`` has the rows of one tensor for each key in ``keys``. ``out_key`` is set to the
+        M sites of the union.
         """
         maps = manager.union_map(keys, out_key)
         out = features[0].new_zeros((manager.size(out_key), features[0].shape[1]))

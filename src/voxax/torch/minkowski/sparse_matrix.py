@@ -50,7 +50,10 @@ class MinkowskiSPMMFunction:
     def apply(
         rows: Tensor, cols: Tensor, vals: Tensor, size: Any, mat: Tensor, cuda_spmm_alg: int = 1
     ) -> Tensor:
-        """Return the product of a sparse matrix with ``mat``, ``[size[0], C]``."""
+        """Return the product of a sparse matrix with ``mat``, ``[size[0], C]``.
+
+        Arguments are as in :func:`spmm`.
+        """
         return spmm(rows, cols, vals, size, mat)
 
 
@@ -61,7 +64,11 @@ class MinkowskiSPMMAverageFunction:
     def apply(
         rows: Tensor, cols: Tensor, size: torch.Size, mat: Tensor, cuda_spmm_alg: int = 1
     ) -> Tensor:
-        """Return the mean of ``mat[cols]`` for each row, ``[size[0], C]``; 0 without entries."""
+        """Return for each row of a sparse matrix a mean of rows of ``mat``, ``[size[0], C]``.
+
+        The matrix has entries at ``(rows, cols)``. A row of it gets the mean of ``mat[cols]`` over
+        the entries in this row, or 0 without entries.
+        """
         count = torch.bincount(rows.long(), minlength=size[0])
         return spmm(rows, cols, (1 / count[rows.long()]).to(mat.dtype), size, mat)
 
@@ -69,10 +76,11 @@ class MinkowskiSPMMAverageFunction:
 def interpolated(
     features: Tensor, points: Tensor, key: Key, manager: CoordinateManager
 ) -> tuple[Tensor, ...]:
-    """Interpolate features on the sites of ``key`` at points ``[P, 1 + D]``; missing sites are 0.
+    """Interpolate the features of the sites of ``key`` linearly at P points.
 
-    The results are the features ``[P, C]``, then the n pairs that were added: ``int32[n]`` sites,
-    ``int32[n]`` points and ``[n]`` weights. Points and features have the same dtype.
+    ``points [P, 1 + D]`` have the dtype of ``features``. A site that does not exist counts as 0.
+    The results are the features of the points, ``[P, C]``, and the n pairs of a site and a point
+    that were summed: ``int32[n]`` sites, ``int32[n]`` points and ``[n]`` weights.
     """
     check_cpu(points, "points")
     if points.dtype != features.dtype:
@@ -102,7 +110,10 @@ class MinkowskiInterpolation(MinkowskiModuleBase):
         self.return_kernel_map, self.return_weights = return_kernel_map, return_weights
 
     def forward(self, input: Any, tfield: Tensor) -> Any:
-        """Return ``[P, C]``, or a tuple with the pairs and weights that were requested."""
+        """Return the interpolated features ``[P, C]`` at the points ``tfield``.
+
+        If the layer was made to return pairs or weights, these follow the features in a tuple.
+        """
         keys = input.coordinate_map_key, input.coordinate_manager
         out, sites, points, weights = interpolated(input.F, tfield, *keys)
         extra = [(sites, points)] if self.return_kernel_map else []

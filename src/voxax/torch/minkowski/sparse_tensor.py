@@ -110,10 +110,11 @@ class SparseTensor(Tensor):
         max_coords: torch.Tensor | None = None,
         contract_coords: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Convert to a PyTorch sparse tensor; also return its lowest coordinate and tensor stride.
+        """Return a PyTorch sparse tensor, its lowest coordinate and the tensor stride.
 
-        The cells extend from ``min_coords`` to ``max_coords``, both ``int32[D]``; None takes the
-        lowest and the largest coordinates. ``contract_coords`` divides by the tensor stride.
+        The tensor is ``[B, *spatial, C]``. Its cells extend from ``min_coords`` to ``max_coords``,
+        both ``int32[D]``; None takes the lowest and the largest coordinates. If
+        ``contract_coords``, coordinates are divided by the tensor stride.
         """
         stride, rows = torch.IntTensor(self.tensor_stride), self.C[:, 1:]
         low = rows.amin(0, keepdim=True) if min_coords is None else min_coords.view(1, -1)
@@ -135,7 +136,10 @@ class SparseTensor(Tensor):
         min_coordinate: torch.Tensor | None = None,
         contract_stride: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Convert to a dense tensor; also return its lowest coordinate and the tensor stride.
+        """Return a dense tensor ``[B, C, *spatial]``, a lowest coordinate and the tensor stride.
+
+        The lowest coordinate is ``min_coordinate``; if that is None, it is the lowest coordinate of
+        the sites.
 
         Args:
           shape: shape ``[B, C, *spatial]`` of the result, in which the number of channels replaces
@@ -190,8 +194,8 @@ class SparseTensor(Tensor):
           X: a field with the points; or a sparse tensor, whose original rows are the points.
 
         Raises:
-          ArgumentError: the points are not in these sites, or the quantization mode is neither
-            RANDOM_SUBSAMPLE nor UNWEIGHTED_AVERAGE.
+          ArgumentError: a point is in none of this tensor's sites, or the quantization mode of
+            ``X`` is neither RANDOM_SUBSAMPLE nor UNWEIGHTED_AVERAGE.
         """
         if X.quantization_mode not in SLICEABLE:
             raise ArgumentError(

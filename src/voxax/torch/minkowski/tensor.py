@@ -108,14 +108,18 @@ class Tensor:
     features = F = property(lambda self: self._features.shown(), doc="``[N, C]``.")
 
     def normalized(self, norm: Any) -> Self:
-        """Apply the batch norm ``norm``; the result is computed now or when code first reads it."""
+        """Return a tensor with the features after the batch norm ``norm``.
+
+        They are computed now, or when code first reads them.
+        """
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Apply ``relu`` to the features.
+        """Return a tensor with the features after ``relu``.
 
-        If they come from a convolution that is not computed yet, ReLU becomes a part of it.
+        If the features wait for a delayed batch norm, the ReLU is computed together with it. Then
+        ``inplace`` tells whether to change the features of this tensor too.
         """
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)

@@ -96,7 +96,10 @@ class TensorField(Tensor):
         return places
 
     def splat(self) -> SparseTensor:
-        """Return a sparse tensor that shares each point's features linearly among nearby sites."""
+        """Return a sparse tensor in which each point adds features to the ``2**D`` sites around it.
+
+        They are the point's features, times the weights of a linear interpolation.
+        """
         low = torch.floor(self.C).int()
         corners = torch.tensor(list(itertools.product((0, 1), repeat=self.D)), dtype=torch.int32)
         corners = torch.cat([torch.zeros((len(corners), 1), dtype=torch.int32), corners], 1)
@@ -112,7 +115,7 @@ class TensorField(Tensor):
         return SparseTensor(features, coordinate_map_key=key, coordinate_manager=self._manager)
 
     def inverse_mapping(self, sparse_tensor_map_key: Key) -> torch.Tensor:
-        """Return the site of each point, ``int64[N]``; every point must be in a site of the key."""
+        """Return the site of each point, ``int[N]``; every point must be in a site of the key."""
         key = sparse_tensor_map_key
         if key not in self._inverse_mapping:
             known = self._manager.exists_field_to_sparse(self._key, key)

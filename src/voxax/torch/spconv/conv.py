@@ -256,7 +256,10 @@ class SparseConvolution(Window):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _relation(self, input: SparseConvTensor) -> tuple[KernelMap, Sites, dict]:
-        """Return the kernel map from ``input``, the output voxels and their ``indice_dict``."""
+        """Return the layer's kernel map, its output voxels, and the output's ``indice_dict``.
+
+        The map is from the voxels of ``input`` to the output voxels.
+        """
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
         if data is not None and data.algo != self.algo:
             raise ArgumentError(

@@ -77,23 +77,31 @@ class Pairs:
 
     @classmethod
     def of(cls, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> Self:
-        """Make an instance from a layer's kernel map, voxels and arguments."""
+        """Make an instance from a layer's kernel map, voxels and arguments.
+
+        ``layer`` has ``is_subm``, ``algo``, ``ksize``, ``stride``, ``dilation`` and ``padding``, in
+        this order.
+        """
         made = cls.__new__(cls)
         Pairs.__init__(made, kernel_map, sites, out, *layer)
         return made
 
 
 def listed_numbers(numbers: Tensor) -> Tensor:
-    """Return a submanifold layer's numbers of pairs, ``int32[K]``, with 0 from the center tap on.
+    """Return the number of pairs of each of K taps, with 0 from the center on, ``int32[K]``.
 
-    spconv omits these numbers, because they follow from the first ones: the center has one pair per
-    row, and tap ``K - 1 - k`` has as many pairs as tap k.
+    spconv stores the numbers of a submanifold layer like this. The omitted numbers follow from
+    symmetry: the center has one pair per row, and tap ``K - 1 - k`` has as many pairs as tap k.
     """
     return numbers.where(torch.arange(len(numbers)) < len(numbers) // 2, 0)
 
 
 def full_numbers(listed: Tensor, rows: int) -> Tensor:
-    """Undo :func:`listed_numbers`; ``rows`` is the center's number of pairs, one per row."""
+    """Return the number of pairs of each tap, given the result of :func:`listed_numbers`.
+
+    ``rows`` is the number of rows of the submanifold layer, each of which is one pair of the
+    center.
+    """
     center = len(listed) // 2
     return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
 
@@ -228,7 +236,10 @@ def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
 
 
 def expand_nd(ndim: int, val: int | Sequence[int] | np.ndarray) -> list[int]:
-    """Return ``val`` as a list of ``ndim`` integers, or raise :class:`SpconvError`."""
+    """Return ``val``, one integer or ``ndim`` of them, as a list of ``ndim`` integers.
+
+    Other values raise :class:`SpconvError`.
+    """
     return wholes("sizes", val, whole("ndim", ndim))
 
 
@@ -403,7 +414,10 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self.replace_feature(self.features)
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
-        """Return the rows that an index or a mask selects, with an empty ``indice_dict``."""
+        """Return a tensor with the rows that an index tensor or a mask selects.
+
+        Its ``indice_dict`` is empty.
+        """
         made = self.replace_feature(self.features[valid_indices])
         made.indices, made.indice_dict = self.indices[valid_indices], {}
         return made

@@ -19,6 +19,9 @@ def torch_tensor_to_tv(
 ) -> tv.Tensor:
     """Return a ``tensorview`` tensor on the memory of ``ten``, viewed as ``dtype`` and ``shape``.
 
+    ``dtype`` is a number such as ``tensorview.float32``. None keeps the dtype or the shape of
+    ``ten``.
+
     Raises:
       SpconvError: the tensor is on another device, or ``cumm.tensorview`` lacks its dtype.
     """

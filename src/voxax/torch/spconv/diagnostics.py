@@ -35,10 +35,10 @@ class CUDAKernelTimer:
 
 
 def spconv_save_debug_data(data: Any) -> None:
-    """Pickle ``data`` into the file that the environment's ``SPCONV_DEBUG_SAVE_PATH`` names.
+    """Pickle ``data`` into the file named by the environment variable ``SPCONV_DEBUG_SAVE_PATH``.
 
-    Print a message about the result. If the file cannot be written, print that instead of raising
-    an error, so that the caller's own error is not lost.
+    Print whether this succeeded. A failure does not raise an error, so that the caller's own error
+    is not lost.
     """
     path = constants.SPCONV_DEBUG_SAVE_PATH
     if not path:

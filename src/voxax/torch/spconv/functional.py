@@ -64,9 +64,11 @@ def implicit_gemm(
     act_beta: float = 0.0,
     act_type: Activation = Activation.None_,
 ) -> Tensor:
-    """Return the convolution ``[M, C_out]`` along a table of input rows ``pair_fwd int32[K, M]``.
+    """Return the convolution ``[M, C_out]`` along a table of input rows.
 
-    Arguments are as in :func:`voxax.torch.spconv.ops.implicit_gemm`; ``pair_bwd`` is ignored.
+    ``pair_fwd int32[K, M]`` has the input row of each tap and output row, or -1. Arguments are as
+    in :func:`voxax.torch.spconv.ops.implicit_gemm`; ``pair_bwd``, ``pair_mask_bwd_splits`` and
+    ``mask_argsort_bwd_splits`` are ignored.
     """
     del pair_bwd, pair_mask_bwd_splits, mask_argsort_bwd_splits
     masked = pair_mask_fwd_splits, mask_argsort_fwd_splits, num_activate_out, masks
@@ -152,7 +154,8 @@ def indice_avgpool_implicit_gemm(
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     """Add tensors with different voxels; the sum is on the union of the voxels, sorted.
 
-    ``indice_dict`` is that of the first tensor that has all voxels of the union, else it is empty.
+    ``indice_dict`` is that of the first tensor whose ``indices`` equal those of the sum, in the
+    same order. Without such a tensor it is empty.
 
     Raises:
       SpconvError: no tensors, or tensors that differ in spatial shape, batch size or channels.

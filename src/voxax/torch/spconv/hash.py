@@ -36,10 +36,10 @@ class HashTable:
         self._keys, self._values = ordered[last], behind[order][last]
 
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the values of keys ``[N]``, and ``bool[N]``, True for missing keys.
+        """Return the values ``[N]`` of keys ``[N]``, and ``bool[N]``, True for missing keys.
 
-        Missing keys get 0. If ``values [N]`` is given, the values of the other keys are written
-        into it.
+        If ``values [N]`` is given, the values found are written into it, and it is returned. The
+        entries of missing keys then stay unchanged. Otherwise missing keys get 0.
         """
         place, known = self._places(keys)
         found = torch.zeros(keys.shape[0], dtype=self.value_dtype) if values is None else values

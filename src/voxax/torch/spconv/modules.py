@@ -82,11 +82,11 @@ class SparseSequential(SparseModule):
 
 
 def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, bool]:
-    """Find the batch norm and the ReLU after ``conv`` that the convolution can compute itself.
+    """Return the batch norm or None, and whether there is a ReLU, that ``conv`` can compute itself.
 
-    Return the norm or None, and whether there is a ReLU; ``behind`` has the modules after ``conv``.
-    The result is None and False while gradients, a trace or autocast are on, and for modules that
-    run code of the user: subclasses, replaced methods and hooks.
+    ``behind`` has the modules after ``conv``, of which only the first two can be computed. The
+    result is None and False while gradients, compilation or autocast are on. Modules that may run
+    other code are left out: subclasses, and modules with hooks or replaced methods.
     """
     if not only_results_count() or not is_known(conv):
         return None, False

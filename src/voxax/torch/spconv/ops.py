@@ -107,10 +107,13 @@ def get_indice_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a layer's output indices, its pairs of rows, and the number of pairs of each tap.
 
+    For N inputs, M outputs and K taps, the output indices are ``int32[M, 1 + D]``. The pairs are
+    ``int32[2, K, N]``, first the input rows, then the output rows, with -1 after the last pair of a
+    tap. The numbers are ``int32[K]``. For a submanifold layer they are 0 from the center tap on,
+    because these numbers follow from symmetry.
+
     The arguments are those of the layers, with one integer per axis; ``num_out_act_bound`` is
-    ignored. For N inputs, M outputs and K taps, the results are ``int32[M, 1 + D]``; input and
-    output rows ``int32[2, K, N]``, -1 after a tap's last pair; and ``int32[K]``. A submanifold
-    layer's numbers are 0 from the center tap on, because they follow from symmetry.
+    ignored.
 
     Raises:
       SpconvError: errors of the layers, or an algorithm other than ``ConvAlgo.Native``.
@@ -145,11 +148,13 @@ def get_indice_pairs_implicit_gemm(
 ) -> tuple[Any, ...]:
     """Return a layer's output indices, the number of pairs of each tap, two tables and five masks.
 
-    The first table, for M outputs and K taps, is the input row of each tap and output,
-    ``int32[K, M]``. The second, for N inputs, is the output row of each tap and input,
-    ``int32[K, N]``, empty unless ``is_train``. -1 means no row. The masks are for GPU kernels and
-    have no content. The arguments are those of the layers; ``alloc``, ``timer``,
-    ``num_out_act_bound``, ``direct_table`` and ``do_sort`` are ignored.
+    For N inputs, M outputs and K taps, the output indices are ``int32[M, 1 + D]`` and the numbers
+    ``int32[K]``. The first table, ``int32[K, M]``, has the input row of each tap and output row.
+    The second table, ``int32[K, N]``, has the output row of each tap and input row; it is empty
+    unless ``is_train``. -1 means no row. The masks are for GPU kernels and have no meaning here.
+
+    The arguments are those of the layers; ``alloc``, ``timer``, ``num_out_act_bound``,
+    ``direct_table`` and ``do_sort`` are ignored.
 
     Raises:
       SpconvError: errors of the layers, or ``algo`` is ``ConvAlgo.Native``.
@@ -179,7 +184,10 @@ def by_tap(filters: Tensor) -> Tensor:
 
 
 def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
-    """Return the kernel map of ``pair_fwd int32[K, M]``: input row by tap and output row, or -1."""
+    """Return the kernel map of a table: the input row of each tap and output row, or -1.
+
+    ``pair_fwd int32[K, M]`` is the table, and ``in_rows`` the number of input rows.
+    """
     return KernelMap(pair_fwd.t().contiguous(), in_rows)
 
 
@@ -211,8 +219,9 @@ def indice_conv(
 ) -> Tensor:
     """Return the convolution ``[num_activate_out, C_out]`` along pairs of :func:`get_indice_pairs`.
 
-    ``inverse`` exchanges inputs and outputs. ``subm`` is as in :func:`get_indice_pairs`. ``algo``,
-    ``timer`` and ``act_beta`` are ignored.
+    ``features`` is ``[N, C_in]``, and ``filters`` is ``[C_out, *kernel_size, C_in]``. ``inverse``
+    exchanges input and output rows of the pairs. ``subm`` is as in :func:`get_indice_pairs`.
+    ``algo``, ``timer`` and ``act_beta`` are ignored.
     """
     del algo, timer, act_beta
     sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
@@ -233,7 +242,8 @@ def indice_conv_backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of ``features`` and ``filters`` in :func:`indice_conv`.
 
-    ``out_bp [num_activate_out, C_out]`` is the gradient of the output.
+    ``out_bp [num_activate_out, C_out]`` is the gradient of the output. Other arguments are as in
+    :func:`indice_conv`.
     """
     del algo, timer
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse, subm
@@ -264,8 +274,10 @@ def implicit_gemm(
 ) -> tuple[Tensor, None, int]:
     """Return the convolution ``[M, C_out]`` along a table of input rows, then None and -1.
 
+    ``features`` is ``[N, C_in]``, and ``filters`` is ``[C_out, *kernel_size, C_in]``.
     ``pair_fwd int32[K, M]`` is the input row of each tap and output row, or -1. None and -1 take
-    the place of two values of spconv's GPU kernels.
+    the place of two values of spconv's GPU kernels. Arguments that only these kernels need are
+    ignored, such as the masks.
 
     Raises:
       SpconvError: arguments of quantized inference, which runs on GPUs only.
@@ -301,14 +313,18 @@ def _gradients(
 
 
 def largest(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest value of each output row and channel, ``[M, C]``, at least 0."""
+    """Return the largest value that each output row reads in each channel, ``[M, C]``.
+
+    Results below 0 are replaced by 0.
+    """
     return extreme(features, kernel_map).clamp_(min=0)
 
 
 def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: KernelMap) -> Tensor:
     """Return the gradient ``[N, C]`` of the features in :func:`largest`.
 
-    Every feature that equals the result ``out`` of its window receives the window's full gradient.
+    ``grad`` is the gradient of the result ``out``. Every feature that equals the result of its
+    window receives the window's full gradient.
     """
     total = torch.zeros_like(features, dtype=torch.promote_types(features.dtype, torch.float32))
     for rows, ins, _ in kernel_map.by_tap():
@@ -319,8 +335,8 @@ def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: Ke
 def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Tensor:
     """Return spconv's gradient ``[N, C]`` of the features in a mean over windows.
 
-    The gradient ``grad`` of each window is multiplied by its voxel count ``number``. The true
-    gradient is divided by the count.
+    ``grad`` is the gradient of the means. spconv multiplies it by ``number``, the voxel count of
+    each window. For the true gradient it would have to be divided by the count.
     """
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
@@ -405,7 +421,7 @@ def indice_avgpool_implicit_gemm_backward(
 
 
 def maximum_value_int_(ten: Tensor, value: int) -> None:
-    """Raise every element of a tensor that is below ``value`` to ``value``, in place."""
+    """Set every element of ``ten`` that is below ``value`` to ``value``, in place."""
     ten.clamp_(min=whole("value", value))
 
 

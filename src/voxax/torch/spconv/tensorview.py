@@ -19,7 +19,7 @@ TENSOR_TO_NPDTYPE_MAP[tf32] = np.dtype("f4")
 
 
 class gemm:
-    """Namespace of :class:`Activation`."""
+    """Namespace that has :class:`Activation`, as ``cumm.tensorview.gemm`` has."""
 
     Activation = _Activation
 

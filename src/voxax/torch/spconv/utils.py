@@ -73,7 +73,7 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the points, cells and counts that :meth:`generate_voxel_with_id` returns first."""
+        """Return points, cells and counts: three results of :meth:`generate_voxel_with_id`."""
         return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
 
     def generate_voxel_with_id(
@@ -83,18 +83,18 @@ class PointToVoxel:
 
         Args:
           pc: points ``[N, num_point_features]``.
-          clear_voxels: ignored; slots without a point always contain 0 or the mean.
-          empty_mean: whether slots without a point contain the mean of the cell's points instead
-            of 0. On a CPU, spconv adds the mean of the previous cell too.
+          clear_voxels: ignored; each cell's P rows are always filled up with 0 or the mean.
+          empty_mean: whether to fill up a cell that has fewer than P points with the mean of its
+            points instead of 0. On a CPU, spconv adds the mean of the previous cell too.
 
         Returns:
-          ``(float32[V, P, F], int32[V, D], int32[V], int64[N])``: the points of each cell with F
-          columns, the D coordinates of the cell in reversed order of axes, its number of points,
-          and the cell of each point, -1 for points without a cell.
+          ``(float32[V, P, F], int32[V, D], int32[V], int64[N])``: up to P points of each of V
+          cells, with F columns; the D coordinates of each cell in reversed order of axes; its
+          number of points; and the cell of each point, -1 for points without a cell.
 
         Raises:
-          SpconvError: points of another shape or on another device, or float64 points so far
-            from the origin that float32 would move them to other cells.
+          SpconvError: points of another shape or on another device, or float64 points so far from
+            the origin that float32 would move them to other cells.
         """
         del clear_voxels
         check_cpu(pc, "points")

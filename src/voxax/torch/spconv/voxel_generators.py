@@ -42,7 +42,10 @@ def rbbox_iou(
 def rbbox_intersection(
     box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
 ) -> Array:
-    """Return the area that boxes share, ``[N, K]``; arguments are as in :func:`rbbox_iou`."""
+    """Return the common area of each of N rotated boxes with each of K, ``[N, K]``.
+
+    Arguments are as in :func:`rbbox_iou`.
+    """
     return _of_pairs(_shared, box_corners, qbox_corners, standup_iou, standup_thresh)
 
 
@@ -59,7 +62,7 @@ def non_max_suppression_cpu(
 ) -> list[int]:
     """Return the indices of axis-aligned boxes that non-maximum suppression keeps, best first.
 
-    spconv's own function writes outside its arrays.
+    Unlike spconv's function, this one does not write outside its arrays.
 
     Args:
       boxes: ``[N, 4]``: low corner, then high corner.
@@ -83,7 +86,7 @@ def rotate_non_max_suppression_cpu(
 ) -> list[int]:
     """Return the indices of rotated boxes that non-maximum suppression keeps, best first.
 
-    The result of spconv's own function wrongly begins with N zeros.
+    The result of spconv's function wrongly begins with N zeros, which are absent here.
 
     Args:
       boxes: corners, ``[N, 4, 2]``.
@@ -189,7 +192,10 @@ class _Point2VoxelCPU(PointToVoxel):
         return self._voxels(pc, empty_mean=False)
 
     def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, ...]:
-        """Return the results of :meth:`point_to_voxel`; empty point slots have the cell's mean."""
+        """Return the results of :meth:`point_to_voxel`, with cells filled up with their mean.
+
+        A cell with too few points has the mean of its points instead of 0 in the other rows.
+        """
         del clear_voxels
         return self._voxels(pc, empty_mean=True)
 

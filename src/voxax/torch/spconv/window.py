@@ -35,7 +35,7 @@ class Window(SparseModule):
       sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
       most_taps: largest number of taps for which None as ``algo`` means
         ``ConvAlgo.MaskImplicitGemm``; larger windows get ``ConvAlgo.Native``.
-      counts: whether to record the largest number of outputs, in a buffer that is saved too.
+      counts: whether to record the largest number of outputs, in a buffer of the ``state_dict``.
     """
 
     NDIM: ClassVar[int]
@@ -94,9 +94,10 @@ class Window(SparseModule):
     def _left(
         self, input: SparseConvTensor, kernel_map: KernelMap, sites: Sites, out: Sites
     ) -> dict[str, Any]:
-        """Return ``input.indice_dict`` plus this layer's kernel map, voxels and arguments.
+        """Return ``input.indice_dict`` plus an entry under this layer's ``indice_key``.
 
-        Without an ``indice_key``, return ``input.indice_dict`` itself.
+        The entry has the layer's kernel map, voxels and arguments. Without an ``indice_key``,
+        return ``input.indice_dict`` itself.
         """
         if self.indice_key is None:
             return input.indice_dict
@@ -127,7 +128,10 @@ class Record:
             self.start = now
 
     def done(self, out: SparseConvTensor) -> None:
-        """Record the time since :meth:`found`, and the numbers of input and output rows."""
+        """Record the time since :meth:`found`, and the numbers of input and output rows.
+
+        If :meth:`found` was not called, the time is that since the start.
+        """
         if self.entry is not None:
             self.entry["time"].append(time.time() - self.start)
             self.entry["num_points"].append(self.rows)

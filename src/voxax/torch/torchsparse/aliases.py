@@ -53,7 +53,8 @@ _MODULES_1_4 = {  # keys with a dot are modules of 2.1
 def _names(modules: dict[str, str]) -> dict[str, str]:
     """Return a dict from TorchSparse module names to modules of this package, parents first.
 
-    ``modules`` maps a module of this package to names below ``torchsparse``, split by spaces.
+    ``modules`` maps a module of this package to names below ``torchsparse``, split by spaces. A
+    name that begins with a dot is below ``torchsparse.nn.functional``.
     """
     found = {"torchsparse": ""}
     for own, names in modules.items():

@@ -110,7 +110,11 @@ class SparseResNet21D(SparseResNet):
 
 
 class SparseResUNet(nn.Module):
-    """U-Net of a stem, four encoders and four decoders, which returns all nine outputs."""
+    """U-Net of a stem, four encoders and four decoders, which returns all nine outputs.
+
+    ``encoder_channels`` and ``decoder_channels`` have the output channels of each encoder and
+    decoder. ``width_multiplier`` scales all numbers of channels but ``in_channels``.
+    """
 
     def __init__(
         self,

@@ -17,10 +17,10 @@ _MULTIPLE = 128
 
 
 class GPUHashTable:
-    """Table that finds the row of a key or a voxel among the inserted rows.
+    """Table that tells in which row a key or a voxel was inserted.
 
-    Rows count from 1, and 0 means that the key is absent. Results are padded with zeros to a
-    multiple of 128 rows. The constructor's arguments ``keys`` and ``values`` are ignored.
+    Rows count from 1, and 0 means that the key or voxel is absent. Results are padded with zeros to
+    a multiple of 128 rows. The constructor's arguments ``keys`` and ``values`` are ignored.
     """
 
     def __init__(self, keys: int | torch.Tensor, values: torch.Tensor | None = None) -> None:
@@ -33,7 +33,10 @@ class GPUHashTable:
         self._keys = keys
 
     def lookup_vals(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return the rows of ``keys int64[M]``, ``int32[M]`` padded to a multiple of 128."""
+        """Return the row in which each of M keys was inserted, ``int32[M]`` before padding.
+
+        ``keys`` is ``int64[M]``. M is padded to a multiple of 128.
+        """
         known = _inserted(self._keys, "insert_vals")
         found = torch.zeros(make_divisible(len(keys), _MULTIPLE), dtype=torch.int32)
         if len(known):
@@ -52,10 +55,11 @@ class GPUHashTable:
     def lookup_coords(
         self, coords: torch.Tensor, kernel_sizes: Any, tensor_strides: Any, kernel_volume: int
     ) -> torch.Tensor:
-        """Return the rows of the K voxels around each of ``coords * tensor_strides``, ``[M, K]``.
+        """Return the rows of the K voxels around each of M centers, ``int32[M, K]`` before padding.
 
-        K is ``kernel_volume``. ``coords`` is ``int32[M, 4]``, batch index last. Sizes and strides
-        are three integers each. The result is padded to a multiple of 128 rows.
+        The centers are ``coords int32[M, 4]``, batch index last, with coordinates times
+        ``tensor_strides``. K is ``kernel_volume``, the product of ``kernel_sizes``. Sizes and
+        strides are three integers each. M is padded to a multiple of 128.
         """
         known = _rows(_inserted(self._coords, "insert_coords"))
         offsets = centered(tuple(int(size) for size in kernel_sizes))

@@ -215,8 +215,9 @@ class PointTensor(_Parts):
 
     Args:
       feats, coords: features ``[N, C]`` and coordinates ``[N, 4]`` of the points.
-      idx_query, weights: dictionaries by stride: rows of the voxels around each point, and the
-        interpolation weights of these voxels. The caller fills them.
+      idx_query, weights: dictionaries with strides of voxels as keys. They have the rows of the
+        voxels around each point, and the interpolation weights of these voxels. The caller fills
+        them.
     """
 
     _parts = ("F", "C")

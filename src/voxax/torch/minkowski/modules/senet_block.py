@@ -18,7 +18,7 @@ class SELayer(nn.Module):
 
     Args:
       channel: number of channels.
-      reduction: ``channel`` divided by the channels between the two linear layers.
+      reduction: ratio of ``channel`` to the number of channels between the two linear layers.
       D: number of spatial axes, unused.
     """
 

@@ -54,9 +54,10 @@ def sparse_collate(
     dtype: torch.dtype = torch.int32,
     device: Any = None,
 ) -> tuple[Any, ...]:
-    """Join scenes: return the result of :func:`batched_coordinates`, the features and the labels.
+    """Join scenes to one batch: return coordinates and features, and labels if given.
 
-    Features, and labels that are arrays or tensors, are concatenated; other labels stay a list.
+    The coordinates are the result of :func:`batched_coordinates`. Features, and labels that are
+    arrays or tensors, are concatenated; other labels stay a list.
     """
     rows = batched_coordinates(coords, dtype, device)
     features = torch.cat([_tensor(part, "features") for part in feats])

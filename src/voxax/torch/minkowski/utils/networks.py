@@ -42,7 +42,10 @@ def kaiming_normal_(
 
 
 def gradcheck(func: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
-    """Check the gradients of ``func.apply`` by :func:`torch.autograd.gradcheck`."""
+    """Return True if the gradients of ``func.apply`` pass :func:`torch.autograd.gradcheck`.
+
+    The arguments after ``func`` are as in that function.
+    """
     return torch.autograd.gradcheck(lambda *x: func.apply(*x), inputs, *args, **kwargs)
 
 

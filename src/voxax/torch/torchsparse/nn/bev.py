@@ -43,9 +43,10 @@ class _ToBEV(nn.Module):
 
     @uncompiled
     def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
-        """Return the projected voxel of each row, ``int64[N]``, and a tensor of these voxels.
+        """Return each row's projected voxel, ``int64[N]``, and a tensor of the projected voxels.
 
-        Coordinates are divided by ``step``. The tensor has no features.
+        The first result has rows of this tensor, whose voxels are distinct and which has no
+        features yet. Coordinates are 0 along ``dim``, and divided by ``step`` along the other axes.
         """
         check_tensors(type(self).__name__, input)
         cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
@@ -122,7 +123,8 @@ class ToBEVConvolution(_Convolution):
 
     Args:
       in_channels, out_channels: numbers of channels.
-      n_kernels: number of matrices, one for each coordinate along the axis, in tensor strides.
+      n_kernels: number of matrices. There is one for each coordinate along the axis from 0 on,
+        counted in steps of the tensor's stride.
       stride: stride of the layer. TorchSparse's layer raises an error for strides other than 1.
       dim: the axis that is summed over, 0 to 2.
       bias: whether to add a bias to the product of each voxel.
@@ -163,9 +165,11 @@ class _Grid(_ToBEV):
         self.bev_shape = self.shape[self.bev_dims]
 
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return each row's flat index in a grid, its cell along ``dim``, and the grid's sizes.
+        """Return each voxel's cell in a plane, its position along ``dim``, and the planes' sizes.
 
-        The grid has B scenes and two axes; its sizes are ``[B, *plane]``.
+        The sizes are ``[B, *plane]``: B scenes, and two axes of a plane. The cell is a flat index
+        into all planes, ``int64[N]``. The position, ``int64[N]``, counts cells and may be outside
+        the grid.
         """
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()
@@ -184,9 +188,10 @@ class _Grid(_ToBEV):
 
 
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
-    """Sum features ``[N, C]`` with equal flat index in ``places``, as a grid of all indices.
+    """Return a dense grid ``[B, cells * C, *plane]`` with the sum of the features in each cell.
 
-    ``sizes`` are ``[B, *plane]``, and the grid is ``[B, cells * C, *plane]``.
+    ``feats`` is ``[N, C]``. ``places int64[N]`` are flat indices into ``[*sizes, cells]``, and
+    ``sizes`` are ``[B, *plane]``.
     """
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)

@@ -25,7 +25,10 @@ def per_axis(name: str, x: Any, least: int = 1) -> tuple[int, ...]:
 
 
 def check_integers(name: str, tensor: torch.Tensor, columns: int, more: str = "") -> None:
-    """Raise :class:`ArgumentError` unless the tensor is ``int32[N, columns]`` on the CPU."""
+    """Raise :class:`ArgumentError` unless the tensor is ``int32[N, columns]`` on the CPU.
+
+    ``name`` begins the text of the error, and ``more`` ends it.
+    """
     check_cpu(tensor, name)
     if tensor.dtype is not torch.int32 or tensor.ndim != 2 or tensor.shape[1] != columns:
         shape = f"{list(tensor.shape)} and {tensor.dtype}"

@@ -70,7 +70,10 @@ def clear_global_tensor_cache() -> None:
 
 
 def new_cache() -> TensorCache:
-    """Return the shared cache or a new one, as :func:`get_tensor_cache_mode` says."""
+    """Return the cache for a new tensor: a new one, or the one that all tensors share.
+
+    :func:`set_tensor_cache_mode` decides which.
+    """
     if _mode is TensorCacheMode.SEPARATE_TENSOR_CACHE:
         return TensorCache()
     if _shared is None:

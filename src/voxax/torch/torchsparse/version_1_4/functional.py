@@ -45,7 +45,7 @@ def conv3d(
 def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
     """Return a 60-bit hash of each voxel ``int32[N, 4]``, whose batch index is the last column.
 
-    Otherwise this is :func:`voxax.torch.torchsparse.nn.functional.sphash`.
+    Offsets and shapes are as in :func:`voxax.torch.torchsparse.nn.functional.sphash`.
     """
     found = fnv(coords, offsets, (0, 1))
     return (found >> 60 & 15) ^ (found & (1 << 60) - 1)
@@ -61,7 +61,8 @@ def calc_ti_weights(
 ) -> torch.Tensor:
     """Return the weights of 8 voxels around each point for trilinear interpolation, ``[8, N]``.
 
-    ``idx_query`` is ``[8, N]``. See :func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights`.
+    ``idx_query`` is ``[8, N]`` too. Otherwise arguments are as in
+    :func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights`.
     """
     return version_2_1.calc_ti_weights(coords, idx_query.T, scale).T.contiguous()
 

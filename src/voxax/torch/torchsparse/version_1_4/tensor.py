@@ -14,7 +14,7 @@ from voxax.torch.torchsparse.utils.grids import check_integers
 
 
 class KernelMaps(dict[tuple[Any, ...], Any]):
-    """Cache of the kernel maps of layers, with the keys of TorchSparse 2.1.
+    """Cache that maps the keys of TorchSparse 2.1's ``kmaps`` to the kernel maps of layers.
 
     ``sites`` maps a stride to the voxels. ``cells`` maps a stride to three arrays: coordinates in
     the format of TorchSparse 1.4, a copy of them, and coordinates in the format of TorchSparse 2.1.

@@ -71,7 +71,10 @@ def get_global_conv_config() -> Any:
 
 
 def set_global_conv_config(conv_config: Any) -> None:
-    """Set the options, a dictionary, for all layers that have no configuration of their own."""
+    """Set a dictionary of options for all layers that have no configuration of their own.
+
+    Options that ``conv_config`` lacks are added to it with their default values.
+    """
     _check_dictionary(conv_config)
     for name, value in _DEFAULT.items():
         conv_config.setdefault(name, value)

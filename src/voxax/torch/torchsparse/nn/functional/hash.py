@@ -30,7 +30,10 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
 
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
-    """Return :func:`sphash`; ``batch`` (1, 0) means batch index first, (0, 1) last."""
+    """Return the hashes of :func:`sphash`, for coordinates with the batch index first or last.
+
+    ``batch`` is (1, 0) if the batch index is first, and (0, 1) if it is last.
+    """
     check_integers("coords", coords, 4)
     if offsets is not None:
         check_integers("offsets", offsets, 3)

@@ -24,9 +24,10 @@ Sizes = tuple[int, ...]
 
 
 class Relation(NamedTuple):
-    """Kernel map of a layer, with the voxels and spatial ranges of input and output.
+    """Kernel map of a layer, with its input voxels (``source``) and output voxels (``target``).
 
-    ``settings`` are the padding, ``kmap_mode`` and ``downsample_mode`` of the layer.
+    The ranges are the spatial ranges of input and output. ``settings`` are the padding,
+    ``kmap_mode`` and ``downsample_mode`` of the layer.
     """
 
     kernel_map: KernelMap
@@ -89,9 +90,10 @@ def sites_of(input: SparseTensor) -> Sites:
 def build_kernel_map(
     input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, str], generative: bool
 ) -> Relation:
-    """Build the kernel map and output voxels of a generative, strided or submanifold layer.
+    """Return the kernel map and output voxels of a generative, strided or submanifold layer.
 
     ``sizes`` are kernel size, stride, padding; ``modes`` are ``kmap_mode`` and ``downsample_mode``.
+    If ``generative`` is False, the layer is submanifold for stride 1, else strided.
     """
     (kernel_size, stride, padding), out_range = sizes, None
     source, spatial_range = sites_of(input), input.spatial_range
@@ -151,7 +153,10 @@ def _check_range(rows: np.ndarray, spatial_range: Sizes | None) -> None:
 
 
 def _reached(rows: np.ndarray, sizes: tuple[Sizes, ...], out_range: Sizes | None) -> np.ndarray:
-    """Return the sorted output voxels inside ``out_range`` that read an input through a tap."""
+    """Return the sorted output voxels inside ``out_range`` that read an input through a tap.
+
+    ``rows int32[N, 4]`` are the input voxels. ``sizes`` are kernel size, stride and padding.
+    """
     at = rows[:, 1:].astype(np.int64) if len(rows) else np.zeros((1, 3), np.int64)
     (size, step, pad), low = np.asarray(sizes), np.zeros(3, np.int64)
     if tensor.get_allow_negative_coordinates():  # cut towards 0, as TorchSparse does

@@ -8,7 +8,7 @@ from voxax.torch.torchsparse.utils import quantize as version_2_1
 
 
 def sparse_quantize(coords: Any, voxel_size: Any = 1, **returned: bool) -> Any:
-    """Return the distinct voxels that contain the points; coordinates begin at 0 on each axis.
+    """Return the distinct voxels that contain the points, moved so that each axis begins at 0.
 
     Arguments are as in :func:`voxax.torch.torchsparse.utils.quantize.sparse_quantize`.
     """
