@@ -311,7 +311,10 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return, for each row of ``queries``, how many rows of ``heads`` are not greater than it."""
+    """Return, for each row of ``queries``, how many rows of ``heads`` are not greater than it.
+
+    The order is lexicographic; ``heads`` and ``queries`` are ``[rows, words]``.
+    """
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
 

@@ -273,7 +273,7 @@ def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
     """Return the layout of a stored weight whose output channels are reordered or negated.
 
     ``form`` is the layout without this change. ``order`` has the voxax output channel of each
-    output channel of the codebase, and ``sign`` is the factor on the weight, 1 or -1.
+    output channel of the stored weight, and ``sign`` is the factor on the weight, 1 or -1.
     """
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)

@@ -181,7 +181,10 @@ __all__ = ["tv"]
 
 
 class _Point2VoxelCPU(PointToVoxel):
-    """:class:`voxax.torch.spconv.utils.PointToVoxel` for arrays, with a fixed number of axes."""
+    """:class:`voxax.torch.spconv.utils.PointToVoxel` for points in a NumPy array.
+
+    A subclass sets the number of spatial axes.
+    """
 
     def point_to_voxel(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Return the points of each cell, the cells and their numbers of points.
