@@ -323,8 +323,8 @@ def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> j
     ``weight`` is ``[M, *T, C, C_out]``. ``mixture`` is ``[B, M]``, or ``[*outputs, M]`` to mix at
     each position, where ``outputs`` is ``(B, ...)`` with the extents of the output grid. ``run`` is
     a function that convolves ``x`` with one weight ``[K, C, C_out]`` and the dynamic kernel sizes
-    ``sizes``. ``whole`` is True if ``run`` must get all scenes in one call. ``taps`` is T, the largest
-    kernel size along each axis.
+    ``sizes``. ``whole`` is True if ``run`` must get all scenes in one call. ``taps`` is T, the
+    largest kernel size along each axis.
     """
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
