@@ -615,7 +615,9 @@ def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
 def _noted(node: Any, own: str | None, called: str = "where") -> Site | None:
     """Return the user's innermost site in the stack that PyTorch recorded for a node, or None.
 
-    The site is the call of the method `called` in the user's line, or else the whole line.
+    The user's lines are those outside of installed libraries. Lines in the library `own`, which
+    holds the checked model, count too; None if the model is in no library. The site is the call of
+    the method `called` in that line, or else the whole line.
     """
     places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     for file, line in reversed(places):

@@ -398,7 +398,9 @@ def _place(config: TrainConfig, given: str) -> Path | str:
 
 
 def _from_run(model: nnx.Module, folder: Path, whole: bool, said: str) -> str:
-    """Copy the weights of a run's checkpoint into `model`, and return the run's `source`.
+    """Copy the weights of a run's checkpoint into `model`.
+
+    Return the `source` of that run: the codebase whose public weights it began with, or "".
 
     Args:
       model: network to change.

@@ -527,7 +527,11 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Repeat each position's level, ``[MOST_PACKED, rows]``, per channel: ``[rows, channels]``."""
+    """Return ``[rows, channels]``: for each channel, the level of the position that it belongs to.
+
+    A row has ``pack`` positions, with ``channels // pack`` channels each, one after the other.
+    ``levels`` is ``[MOST_PACKED, rows]``, the number of shells of each position of a row.
+    """
     # A product with ones on the matrix unit, which is exact for small integers and faster than
     # moving lanes.
     shape = (levels.shape[0], channels)
