@@ -157,7 +157,7 @@ def _not_measured() -> str:
         "| GPUs | all but [ten minutes on one H100](../gpu.md#measured-on-an-h100) |\n"
         f"| CPUs | all but {' and '.join(processors)} with two cores; ARM was never timed |\n"
         "| other libraries | WarpConvNet, fVDB, TorchSparse 2 |\n"
-        "| several machines | speed; the results of training over several processes were tested |\n"
+        "| several machines | speed; results were tested with several processes on one machine |\n"
         "| quality | no network was trained to convergence on a data set |\n"
     )
 
