@@ -83,8 +83,6 @@ MISTAKES = {
     data: columns and label_field are for f
 [data] classes = {1 = "a"}
     data: classes is for format 'files'
-"semantic_kitti" -> "scannet"
-    data: train is missing: name the scans, since format 'scannet' has no split of its own
 "semantic_kitti" -> "kitti"
     data.format = 'kitti' is for task = 'detect'
 voxel_size = 0.5 -> name = "spunet-14"; voxel_size = 0.5; options = {stems = 4}

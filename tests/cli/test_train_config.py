@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import folders
 from cli.edited_config import edited, pairs
 from voxax.cli import main, train_run
 from voxax.cli.demo_kinds import width_for
@@ -141,6 +142,19 @@ def test_a_split_in_a_text_file(tmp_path):
     (tmp_path / "train.txt").write_text("scene0000_00\n\n scene0001_00\n")
     assert config.split("train") == ("scene0000_00", "scene0001_00")
     assert config.split("validation") == ("b",)
+
+
+def test_the_official_split_in_the_folder(tmp_path, rng):
+    """Every layout with a split of its own has it without names in the file, ScanNet too."""
+    folders.scannet(tmp_path / "kitti", rng, ["scene0000_00", "scene0001_00"], points=9)
+    config = read_config(written(tmp_path, LEAST.replace("semantic_kitti", "scannet")))
+    with pytest.raises(InputError, match=r"data: train is empty: .*scannetv2_train\.txt there"):
+        config.dataset()
+    (tmp_path / "kitti" / "scannetv2_train.txt").write_text("scene0001_00\n")
+    (tmp_path / "kitti" / "scannetv2_val.txt").write_text("scene0000_00\n")
+    found = config.dataset()
+    names = [Path(scans[0].mesh).parent.name for scans in (found.train, found.validation)]
+    assert names == ["scene0001_00", "scene0000_00"]
 
 
 MISTAKES = r"""

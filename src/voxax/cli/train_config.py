@@ -40,7 +40,6 @@ _FOLLOWING = {
     "num_classes": "[data]",
     "rngs": "the seed of all networks",
 }
-_WITHOUT_SPLIT = ("files", "scannet", "scannet200")
 # Input channels that are computed and need no attribute.
 _COMPUTED = ("inputs", POSITION), ("inputs", ZERO)
 _NETWORKS = dict.fromkeys(name for task in TASKS.values() for name in task.networks())
@@ -368,10 +367,10 @@ class TrainConfig(_Table):
         data = self.data
         train, validation = names = self.split("train"), self.split("validation")
         with self.errors_of("data"):
-            if data.format in _WITHOUT_SPLIT and not all(names):
+            if data.format == "files" and not all(names):
                 raise InputError(
                     f"{'validation' if train else 'train'} is missing: name the scans, since "
-                    f"format {data.format!r} has no split of its own"
+                    "format 'files' has no split of its own"
                 )
             if twice := sorted(set(train or ()) & set(validation or ())):
                 raise InputError(
