@@ -355,7 +355,10 @@ def _sample(
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
-    """Return the transforms scanner to vehicle, and vehicle to world, at the time of a sweep."""
+    """Return the transforms scanner to vehicle, and vehicle to world, at the time of a sweep.
+
+    `sweep` is the row of the sweep in the table ``sample_data``.
+    """
     vehicle = _pose(tables("calibrated_sensor", sweep["calibrated_sensor_token"]))
     return vehicle, _pose(tables("ego_pose", sweep["ego_pose_token"]))
 
