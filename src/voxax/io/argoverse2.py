@@ -136,6 +136,6 @@ class Argoverse2(Layout):
 
 
 def _timestamps(log: Path) -> list[int]:
-    """Return the times of all sweeps of a log in nanoseconds, in ascending order."""
+    """Return the times in nanoseconds of all sweeps in the folder `log`, in ascending order."""
     files = (log / SWEEPS).glob("*.feather")
     return sorted(int(path.stem) for path in files if path.stem.isdecimal())

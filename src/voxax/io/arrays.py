@@ -200,7 +200,11 @@ def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOption
 
 
 def _is_axis(arrays: Mapping[str, Any], name: str) -> bool:
-    """Return whether the array `name` is the x axis of positions stored as three arrays."""
+    """Return whether the array `name` has only the x coordinates of points, ``[N]``.
+
+    The file then has three arrays of coordinates instead of one array [N, k]. `arrays` are all
+    arrays of the file by name.
+    """
     return find_name((name,), POSITION[0]) is not None and len(arrays[name].shape) == 1
 
 
@@ -230,9 +234,10 @@ def _rows(
 
 
 def _with_columns(values: np.ndarray, source: str, options: ReadOptions) -> np.ndarray:
-    """Return the array of positions, [N, k] or structured [N], after checking its shape.
+    """Return the array of points `values` as [N, k] or structured [N], after checking its shape.
 
-    A flat array [N * k] is reshaped; k is the number of columns in ``options.columns``.
+    A flat array [N * k] is reshaped to the number k of columns in ``options.columns``. `source`
+    names the file in errors.
     """
     if values.ndim == 1 and values.dtype.names is not None:
         return values

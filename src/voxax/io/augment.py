@@ -462,9 +462,10 @@ def _about_z(angle: float) -> np.ndarray:
 def _smooth_noise(
     positions: np.ndarray, rng: np.random.Generator, granularity: float
 ) -> np.ndarray:
-    """Return smooth random noise [N, 3] at positions [N, 3], interpolated from a grid of noise.
+    """Return a smooth random vector for each of N `positions` [N, 3], as an array [N, 3].
 
-    `granularity` is the edge length of a grid cell.
+    The vectors are interpolated from random vectors on a grid, whose cells have edges of
+    length `granularity`.
     """
     low = positions.min(axis=0)
     extent = positions.max(axis=0) - low

@@ -151,7 +151,8 @@ class _Columns:
         """Stack the columns of the first complete group into one array [N, k], and remove them.
 
         A group is k column names. It is complete if each of these columns exists and has numbers.
-        Return None if none of the `groups` is complete. `dtype` is the type of the result.
+        Return None if none of the `groups` is complete. `dtype` is the type of the result; None
+        takes NumPy's common type of the columns.
         """
         for group in groups:
             names = [self.find(plain) for plain in group]
@@ -163,9 +164,10 @@ class _Columns:
     def array(
         self, plains: Iterable[str], widths: tuple[int, ...] | None = None
     ) -> np.ndarray | None:
-        """Remove and return the column with the first name in `plains` that exists, or None.
+        """Remove and return the first of the columns named in `plains` that exists, or None.
 
-        With `widths`, only arrays [N, k] of numbers with k in `widths` are considered.
+        Names are compared as by :func:`find_name`. With `widths`, only arrays [N, k] of numbers
+        with k in `widths` are considered.
         """
         for plain in plains:
             name = self.find(plain)
@@ -227,9 +229,10 @@ class _Columns:
 
 
 def _stacked(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
-    """Stack k columns [N] into one array [N, k].
+    """Stack the k columns `parts`, each [N], into one array [N, k] of type `dtype`.
 
-    Rows are copied in blocks that fit the cache, because a table's fields alternate in memory.
+    Columns may be fields of one structured array, so each column's values are not contiguous. Rows
+    are therefore copied in blocks that fit the cache. Columns of unequal length raise InputError.
     """
     rows = len(parts[0])
     if any(len(part) != rows for part in parts):

@@ -166,7 +166,10 @@ def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tupl
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Append the hint of ``prepared(folder)``, if any, to a FileFormatError in ``with``."""
+    """Append the hint of :func:`prepared` for `folder` to a FileFormatError in the ``with`` block.
+
+    If there is no hint, the error stays as it is.
+    """
     try:
         yield
     except FileFormatError as error:

@@ -158,9 +158,11 @@ def _stored_bytes(
 
 
 def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:
-    """Return the columns [N] of the LArTPC events that ``options.item`` selects, by name.
+    """Return the N points of the events that ``options.item`` selects, as columns [N] by name.
 
-    The points of an event are in the order of its clusters. Source: the loaders of PILArNet-M.
+    An event is one image of a liquid-argon particle detector. Its points are stored cluster by
+    cluster; the cluster's number becomes the column ``instance``, and its class ``label``. `sets`
+    are the file's data sets by name. Source: the loaders of PILArNet-M.
     """
     events, clusters = sets[EVENTS], sets[CLUSTERS]
     parts: list[dict[str, np.ndarray]] = []

@@ -89,10 +89,10 @@ def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool =
 
 
 def _chunk_table(stream: BinaryIO, start: int) -> int:
-    """Return the byte offset of the table of chunks; 0 if the file has none.
+    """Return the byte offset of a LAZ file's table of chunks; 0 if the file has no such table.
 
-    The file gives this offset in front of the first point. A writer that could not seek gives it at
-    the end of the file instead. `start` is the offset of the point data.
+    The first bytes of the point data state this offset. A writer that could not seek states it in
+    the last bytes of the file instead. `start` is the byte offset of the point data.
     """
     stream.seek(start)
     for _ in range(2):
@@ -109,11 +109,12 @@ def _chunk_table(stream: BinaryIO, start: int) -> int:
 def _checked_layers(
     path: Path, stream: BinaryIO, count: int, point: int, layers: int, start: int, end: int
 ) -> int:
-    """Check the sizes of the chunks in a LAZ file with layers; return the number of points.
+    """Check the sizes of a LAZ file's layered chunks, and return the file's number of points.
 
     A chunk begins with its first point (`point` bytes), its number of points, and the sizes of its
     `layers` layers. The chunks are between the byte offsets `start` and `end` of the file. `count`
-    is the number of points in the file's header. If it is 0, the points of all chunks are counted.
+    is the number of points that the file's header states. If `count` is 0, the result is the number
+    of points in all chunks; otherwise the result is `count`, and the chunks must have that many.
     """
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0
@@ -236,7 +237,10 @@ def _check_header(path: Path, stream: BinaryIO) -> int:
 
 
 def _columns(path: Path, reader: Any) -> dict[str, np.ndarray]:
-    """Decode all points; return one array per field, by the field's name in the cloud."""
+    """Decode all points of laspy's `reader`; return an array with N rows per field, by name.
+
+    A name is the one that the field has in the point cloud. Fields that are all 0 may be left out.
+    """
     header = reader.header
     count, columns, start = header.point_count, dict[str, np.ndarray](), 0
     for piece in reader.chunk_iterator(PIECE):

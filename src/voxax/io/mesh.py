@@ -164,8 +164,9 @@ def _off(path: Path, label_field: str | None) -> Mesh:
 def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
     """Parse the words of an OFF file that has one line for each corner and for each face.
 
-    Return the words of each corner, the corner indices of each face, and the color of each face,
-    which is the words after the indices. Return None if the lines are arranged differently.
+    `vertices` and `faces` are the numbers of corners and faces. Return the words of each corner,
+    the corner indices of each face, and the words of each face's color, which follow the indices.
+    Return None if the lines are arranged differently.
     """
     rows, listed = lines[:vertices], lines[vertices : vertices + faces]
     if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
@@ -184,8 +185,8 @@ def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -
     """Parse the words of an OFF file with any line breaks; return the same as :func:`_by_line`.
 
     The colors of faces are empty, because a color cannot be distinguished from the next face.
-    `widths` are the possible numbers of words of a corner. The first width is used with which the
-    last face ends exactly at the last word. If there is none, ``widths[0]`` is used.
+    `widths` are the possible numbers of words of a corner. They are tried in order until the last
+    face ends exactly at the last word. If no width achieves this, ``widths[0]`` is used.
     """
     found: list[tuple] = []
     for width in widths:

@@ -355,7 +355,10 @@ def _sample(
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
-    """Return the transforms scanner to vehicle, and vehicle to world, at the time of a sweep."""
+    """Return the transforms scanner to vehicle, and vehicle to world, at the time of a sweep.
+
+    `sweep` is the row of the sweep in the table ``sample_data``.
+    """
     vehicle = _pose(tables("calibrated_sensor", sweep["calibrated_sensor_token"]))
     return vehicle, _pose(tables("ego_pose", sweep["ego_pose_token"]))
 
@@ -371,11 +374,11 @@ def _pose(row: Row) -> Pose:
 def _objects(
     tables: NuscenesTables, sample: str, scanner: Pose
 ) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
-    """Return a sample's objects in two frames, the scanner's and the world's, and bicycle racks.
+    """Return the annotated objects of a sample in the scanner's frame, then in the world's frame.
 
-    Only objects with a detection class are returned. Their boxes [M, 9] are upright in the frame of
-    the result. The racks are in the world's frame. `scanner` is the transform from the world's
-    frame to the scanner's.
+    The third result is the boxes of bicycle racks in the world's frame. Only objects with a
+    detection class are returned. The M boxes [M, 9] are upright in their frame. `sample` is the
+    token of the sample. `scanner` is the transform from the world's frame to the scanner's.
     """
     frames: tuple[list[Any], list[Any]] = ([], [])
     classes, attributes, points, racks = [], [], [], []

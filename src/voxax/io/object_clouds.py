@@ -67,7 +67,10 @@ class ClassifiedCloud:
         return PointCloud(positions, cloud.attributes, labels, str(self))
 
     def _is_resampled(self) -> bool:
-        """Return whether the file is text with six comma-separated numbers in each row."""
+        """Return whether the file is a ``.txt`` whose first line has six comma-separated fields.
+
+        The columns of such a file are read as x, y, z, and the normals nx, ny, nz.
+        """
         path = Path(self.path)
         if path.suffix.lower() != ".txt":
             return False

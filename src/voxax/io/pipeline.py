@@ -113,8 +113,8 @@ def _without_interrupts() -> Iterator[None]:
     A worker inherits the blocked signals. Otherwise Ctrl-C would print a traceback in a worker that
     imports modules and does not ignore Ctrl-C yet. SIGTERM or SIGHUP to the process group would end
     a worker that the parent still needs. An interrupted start of a worker would also print a
-    traceback in the parent, so Ctrl-C is delayed there. It is not only blocked in this thread,
-    because another thread of the parent may receive the signal.
+    traceback in the parent, so the parent delays Ctrl-C. Blocking the signal in the parent's
+    current thread would not be enough, because another thread may receive the signal.
     """
     with uninterrupted():
         if not hasattr(signal, "pthread_sigmask"):  # on Windows
@@ -182,7 +182,10 @@ class GrainPipeline(Generic[Item, Result]):
         self._make, self._workers, self._prefetch = make, workers, prefetch
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the result of each item, in order; `items` that are no sequence become a list."""
+        """Yield the result of each item, in order; `items` that are no sequence become a list.
+
+        Workers prepare up to `prefetch` results early. None or 0 takes the constructor's value.
+        """
         grain = _grain()
         source = items if isinstance(items, Sequence) else list(items)
         if len(source) == 0:

@@ -219,9 +219,10 @@ def _columns(path: Path, element: PlyElement, lines: Iterator[bytes]) -> dict[st
 def _split(
     path: Path, element: PlyElement, rows: Iterator[bytes]
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Parse the ascii rows of a table with list columns; a list is its length, then its values.
+    """Parse the text `rows` of the table `element`, some of whose columns have lists.
 
-    Return the columns by name, as in :func:`read_rows`, and the number of rows.
+    A list is stored as its length, then its values. Return the columns by name, as in
+    :func:`read_rows`, and the number of rows.
     """
     words: dict[str, list[list[bytes]]] = {column.name: [] for column in element.properties}
     found = 0
@@ -388,10 +389,10 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
 
 
 class _Canonical:
-    """A PLY file as a stream with the header text ``header.canonical`` in place of the file's own.
+    """Stream of a PLY file whose header is replaced by the standard text ``header.canonical``.
 
-    `read` returns this text first, then the data of the file. ``tell`` and ``seek`` are about
-    positions in the file.
+    `read` returns this text, and after it the file's data. ``tell`` and ``seek`` are those of the
+    file itself, so they do not count the replaced header.
     """
 
     def __init__(self, header: PlyHeader, data: BinaryIO) -> None:

@@ -50,9 +50,10 @@ def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[str, np.ndarray]:
-    """Read the columns of the next scan, with positions transformed by the scan's matrix.
+    """Read the next scan as columns by name, with positions transformed by the scan's matrix.
 
-    `first` has the words of the scan's first line, and `size` is the size of the file in bytes.
+    Points at the origin, which the scanner did not measure, are left out. `first` has the
+    words of the scan's first line, and `size` is the size of the file in bytes.
     """
     grid = _counted(path, first), _counted(path, _next_words(stream))
     cells = grid[0] * grid[1]

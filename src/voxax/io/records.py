@@ -150,12 +150,12 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return how much successive records differ, for each possible number of columns.
+    """Return how much successive records of a file differ, for each possible number of columns.
 
-    The result is ``{number of columns: difference}``. All numbers are replaced by their ranks. The
-    difference is the mean squared difference between ranks in the same column of successive
-    records, scaled so that random noise gives 1. The ranks of the absolute values give a second
-    such mean, and the result is the average of both.
+    `numbers` [n] are the first numbers of the file. The result is ``{number of columns:
+    difference}``. All numbers are replaced by their ranks. The difference is the mean squared
+    difference between ranks in the same column of successive records, scaled so that random noise
+    gives 1. The ranks of the absolute values give a second mean; both means are averaged.
     """
     finite = np.where(np.isfinite(numbers), numbers, 0)
     ranks = [_ranks(finite), _ranks(np.abs(finite))]

@@ -79,7 +79,11 @@ def sample_surface(
 def _drawn(
     areas: np.ndarray, points: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw N random points by area: return each point's triangle [N], and corner weights [N, 3]."""
+    """Draw N random points on triangles, with a uniform density over their surface.
+
+    `areas` [T] are the areas of the triangles, and `points` is N. Return the triangle of each
+    point, [N], and the weights [N, 3] that average the triangle's corners to the point.
+    """
     # Points are drawn one from each of `points` equal parts of the area, not independently. So
     # the number of points of every triangle is proportional to its area to within one or two.
     share = (np.arange(points) + rng.random(points)) / points

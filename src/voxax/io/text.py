@@ -259,9 +259,10 @@ def _blocks(stream: BinaryIO) -> Iterator[str]:
 
 
 def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
-    """Parse a block of lines: return a structured array [N] with field fK for column ``used[K]``.
+    """Parse a `block` of lines with N points; return the columns `used` as a structured array [N].
 
-    `rows` is the number of points before the block, for messages.
+    Field ``f0`` has the column with the index ``used[0]``, and so on. `rows` is the number of
+    points before the block, for messages.
     """
     told = {
         "delimiter": layout.delimiter or None,

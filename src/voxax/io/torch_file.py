@@ -61,7 +61,8 @@ def read_torch(path: Path, options: ReadOptions) -> PointCloud:
 def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOptions]:
     """Return the arrays of a file by name, and the options for their conversion to a cloud.
 
-    If ``options.columns`` names the arrays of a list, the returned options have no columns.
+    `content` is what the file stores: a dict, a list of arrays, or one array. If it is a list and
+    ``options.columns`` has names, they name the arrays, and the returned options have no columns.
     """
     if isinstance(content, dict):
         return {str(name): value for name, value in content.items()}, options

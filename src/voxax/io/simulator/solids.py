@@ -184,9 +184,10 @@ def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
 
 
 def _round(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
-    """Return the ends of the interval of t with ``a t^2 + 2 b t + c <= 0``, where ``a >= 0``.
+    """Return the least and the largest t with ``a t^2 + 2 b t + c <= 0``, where ``a >= 0``.
 
-    The ends are (inf, -inf) if there is no such t.
+    These are the distances at which a ray enters and leaves a sphere or a cylinder. They are
+    (inf, -inf) if there is no such t, and (-inf, inf) if ``a`` is 0 and ``c <= 0``.
     """
     flat = a < TINY * TINY
     a = np.where(flat, 1.0, a)

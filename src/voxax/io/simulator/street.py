@@ -112,7 +112,7 @@ class Terrain:
         return beyond
 
     def _raised(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return 0 on roadways, 1 outside the curbs, and values between on the ramp of a curb."""
+        """Return 0 at points on roadways, 1 outside the curbs, and 0 to 1 on the ramp of a curb."""
         return np.clip(self.outside(x, y) / KERB_RAMP, 0.0, 1.0)
 
     def _relief(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -222,9 +222,10 @@ class Layout:
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add an object of class `label` at `place`; ``draw(put, rng, *told)`` adds its primitives.
+        """Add an object of class `label` at `place`, which is its x, y and yaw.
 
-        `told` are more arguments of `draw`, such as the object's length and height.
+        ``draw(put, rng, *told)`` must add the object's primitives by calls of ``put``. `told` are
+        further arguments of `draw`, such as the object's length and height.
         """
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
@@ -251,8 +252,8 @@ class Layout:
     def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
         """Return whether a rectangle at `place` is off all roadways and off the sidewalks.
 
-        `hx` and `hy` are half the sides of the rectangle in meters. It may be on the sidewalk of
-        street `index`, at least 0.5 m from the curb.
+        `hx` and `hy` are half the sides of the rectangle in meters. The sidewalk of street `index`
+        is an exception: the rectangle may be there, at least 0.5 m from the curb.
         """
         x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
@@ -305,8 +306,8 @@ class Layout:
     def _garden(self, index: int, side: float, along: float, width: float, room: float) -> None:
         """Place a garden along the sidewalk: a hedge, a wall or nothing, then trees and bushes.
 
-        The garden is on one `side` (-1 or 1) of street `index`. It begins at coordinate `along`,
-        and is `width` meters wide and `room` meters deep.
+        The garden is on one `side` (-1 or 1) of street `index`. It begins at `along`, the
+        coordinate along the street. It is `width` meters wide along the street and `room` deep.
         """
         rng, street = self.rng, self.terrain.streets[index]
         edge = street.half_width + street.pavement + 0.5

@@ -152,8 +152,8 @@ def _windows(
 ) -> tuple[np.ndarray, ...]:
     """Return, for each primitive that rays can hit, the window of rays that may hit it.
 
-    A window is a range of rings and a range of steps of `grid`. ``origin`` is the start of all
-    rays, ``float64[3]``.
+    A window is a range of rings (beams of the sensor) and a range of steps (firings of all beams)
+    of `grid`. ``origin`` is the start of all rays, ``float64[3]``.
 
     Returns:
       ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
@@ -260,9 +260,10 @@ def _reflect(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return labels ``int32[n]``, reflectivities and cosines ``float64[n]`` of ``n`` hits.
 
-    The cosine is between ray and surface normal. ``direction`` has the unit vectors of the rays,
-    and ``point`` the positions of the hits, both ``[3, n]``. ``solid`` (``int64[n]``) is the row of
-    the primitive that a ray hits, or -1 for the ground.
+    The cosine is that of the angle between ray and surface normal; leaves have random cosines.
+    ``direction`` has the unit vectors of the rays, and ``point`` the positions of the hits, both
+    ``[3, n]``. ``solid`` (``int64[n]``) is the row of the primitive that a ray hits, or -1 for the
+    ground.
     """
     label = np.full(len(solid), GROUND, np.int32)
     shade, cosine = np.zeros(len(solid)), np.ones(len(solid))
@@ -307,9 +308,10 @@ def simulate_sweep(
 def _measure(
     seed: int, sensor: str | Sensor, scene: StreetScene | None
 ) -> tuple[PointCloud, np.ndarray, StreetScene]:
-    """Return the sweep of :func:`simulate_sweep`, each point's primitive, and the scene.
+    """Return the simulated sweep of N points, the primitive that each point is on, and the scene.
 
-    Primitives are rows of ``scene.solids``, ``int64[N]``; -1 is the ground.
+    A primitive is given as its row in the scene's ``solids``, ``int64[N]``; -1 is the ground. The
+    arguments are those of :func:`simulate_sweep`. If `scene` is None, one is made from `seed`.
     """
     seed = check_seed(seed)
     if not isinstance(sensor, Sensor):

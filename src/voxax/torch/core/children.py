@@ -29,7 +29,11 @@ _BEFORE = (
 
 
 class _Finder:
-    """Import finder for a library's module names; the first such import registers all names."""
+    """Import finder that gives the modules of ``package`` the names of another library.
+
+    If code imports one of ``names``, the function ``install`` of ``package`` is called with
+    ``options``. It registers all names in ``sys.modules``.
+    """
 
     def __init__(self, package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
         self.of_voxax, self.names, self.options = package, names, options

@@ -163,6 +163,7 @@ def _derivable(
     """Return the gradients of a batch norm's x, weight, bias and residual, for second derivatives.
 
     ``dy`` is the gradient of the output. ``y`` is the output if there is a ReLU, else None.
+    ``found`` are the statistics that normalized ``x``.
     """
     mean, variance = found.mean, found.variance
     if found.own:

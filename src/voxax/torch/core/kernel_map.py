@@ -311,13 +311,13 @@ def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.n
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
-    """Return the kernel map of a layer with given outputs, and its distinct output voxels.
+    """Return a layer's kernel map and its M distinct output voxels, ``int32[M, 1 + D]``.
 
     The output voxels are the cells with True in ``kept``, in the order of their first occurrence.
 
     Args:
-      cells: output voxel of each input row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]``
-        if ``by_row`` is False.
+      cells: output voxel that each input row reaches through each tap, ``int32[N, K, 1 + D]``, or
+        ``int32[K, N, 1 + D]`` if ``by_row`` is False.
       kept: mask of the cells that become outputs, ``bool[N, K]`` or ``bool[K, N]``.
       by_row: whether the first axis of ``cells`` and ``kept`` is the input rows, not the taps.
     """

@@ -113,7 +113,10 @@ def _weight_gradient(x: Tensor, dy: Tensor, kernel_map: KernelMap, axes: int) ->
 
 
 class _Product(torch.autograd.Function):
-    """Base of the three autograd functions that multiply two tensors along a kernel map."""
+    """Base of the autograd functions for a convolution, its data gradient and weight gradient.
+
+    Each function takes two tensors and a kernel map, and saves all three for the backward pass.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -36,7 +36,7 @@ def _product(
 
 
 def _one_dtype(features: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert both tensors to autocast's dtype; without autocast, check for equal dtypes."""
+    """Return both tensors in autocast's dtype; without autocast, unequal dtypes are an error."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         return features.to(dtype), weight.to(dtype)
@@ -96,9 +96,10 @@ class _Layer(MinkowskiModuleBase):
         self.bias = nn.Parameter(torch.empty((1, channels), dtype=torch.float32)) if bias else None
 
     def reset_parameters(self, is_transpose: bool = False) -> None:
-        """Draw kernel and bias uniformly within ``b = 1 / sqrt(channels * taps)`` of 0.
+        """Draw kernel and bias uniformly from -b to b, with ``b = 1 / sqrt(channels * taps)``.
 
-        The channels are those of the output if ``is_transpose``, else those of the input.
+        ``channels`` are those of the output if ``is_transpose``, else those of the input. ``taps``
+        is the number of kernel offsets.
         """
         channels = self.out_channels if is_transpose else self.in_channels
         bound = 1.0 / math.sqrt(channels * self.kernel_generator.kernel_volume)

@@ -67,7 +67,8 @@ def _offsets(kernel: Kernel, tensor_stride: Ints) -> np.ndarray:
 def _cube(size: Ints) -> list[Ints]:
     """Return the kernel offsets of a box, in steps of the dilation; the first axis varies fastest.
 
-    Along an axis, the offsets of an even size begin at 0, and those of an odd size are centered.
+    ``size`` is the kernel size on each axis. Along an axis, the offsets of an even size begin at 0,
+    and those of an odd size are centered.
     """
     steps = [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
     return [taps[::-1] for taps in itertools.product(*steps[::-1])]
@@ -76,8 +77,8 @@ def _cube(size: Ints) -> list[Ints]:
 def _cross(size: Ints) -> list[Ints]:
     """Return the kernel offsets of a cross, in steps of the dilation.
 
-    The center is first. Each axis of size k adds 1, 2, ... r, and -r, ... -1, where r is
-    ``k // 2``.
+    The center is the first offset. Then each axis, of size k, adds offsets along this axis: 1, 2,
+    ... r, -r, ... -1, where r is ``k // 2``.
     """
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
@@ -91,8 +92,9 @@ def _cross(size: Ints) -> list[Ints]:
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
     """Return the kernel offsets of a hybrid kernel, in steps of the dilation.
 
-    The center is first, then other offsets of the axes with a cube, then those of axes with a
-    cross.
+    Axes whose type is ``HYPER_CUBE`` span a box together. An axis whose type is ``HYPER_CROSS``
+    adds offsets along this axis alone. The center is the first offset, then come the other offsets
+    of the box, then those of the cross.
     """
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]

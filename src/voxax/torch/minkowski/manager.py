@@ -346,7 +346,12 @@ class CoordinateManager:
         return self._maps[name]
 
     def _reached(self, key: Key, kernel: Kernel, transposed: bool, expand: bool) -> Name:
-        """Return tensor stride and string of a layer's output sites; make the sites if needed."""
+        """Return the name of a layer's output sites: their tensor stride and string.
+
+        ``key`` is that of the input sites, and ``kernel`` that of the layer. Sites that the manager
+        does not have yet are added to it. If ``expand``, the output sites are all multiples of the
+        output's stride that the kernel reaches from the input.
+        """
         if not (transposed or expand):
             return self.stride(key, kernel.stride).name
         stride = key.get_tensor_stride()

@@ -73,7 +73,10 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
 
 def _normalized(features: Tensor, key: Key, manager: CoordinateManager, eps: float) -> Tensor:
-    """Scale features ``[N, C]`` to mean 0 and variance 1 over the rows of each scene."""
+    """Return features ``[N, C]``, scaled to mean 0 and variance 1 in each scene and channel.
+
+    ``key`` and ``manager`` tell which rows belong to which scene.
+    """
     scenes = grouped(manager.scene_rows(key), manager.number_of_unique_batch_indices())
     centered = features - spread(pooling.mean(features, scenes), key, manager)
     variance = pooling.mean(centered**2, scenes)

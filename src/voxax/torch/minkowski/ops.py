@@ -178,7 +178,10 @@ class _Stack(nn.Sequential):
     _JOIN: Any
 
     def forward(self, x: Any) -> Any:
-        """Apply each module to ``x``, and return the combined outputs."""
+        """Return the outputs of all modules for ``x``, combined by the subclass.
+
+        A subclass concatenates the outputs' channels, or returns their sum, mean or variance.
+        """
         return self._JOIN([module(x) for module in self])
 
 

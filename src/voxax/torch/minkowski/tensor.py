@@ -54,7 +54,11 @@ class Tensor:
     def _begin(
         self, features: Any, coordinates: Any, key: Key | None, manager: Any, mode: Any, device: Any
     ) -> None:
-        """Check the arguments of a constructor, and set the manager and the quantization mode."""
+        """Check a constructor's arguments; store the coordinate manager and quantization mode.
+
+        Either ``coordinates``, or ``key`` with its ``manager``, must be given. Without a manager,
+        a new one is made.
+        """
         if not isinstance(features, torch.Tensor) or features.ndim != 2:
             shape = getattr(features, "shape", type(features).__name__)
             raise ArgumentError(f"features of shape {shape}: expected a tensor [N, C]")
@@ -238,7 +242,11 @@ class Tensor:
         return self
 
     def _joined(self, other: Self, function: Callable[[Any, Any], torch.Tensor]) -> Self:
-        """Apply ``function`` to two tensors on the union of their sites; fields raise an error."""
+        """Combine two tensors with different sites on the union of their sites.
+
+        A site of ``other`` has ``function`` of both features, where a site that this tensor lacks
+        counts as 0. A site of only this tensor keeps its features. Fields raise an error.
+        """
         self._is_same_key(other)
         raise AssertionError("unreachable")
 

@@ -239,14 +239,20 @@ class SparseConvolution(Window):
     def _check_subm_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this submanifold layer can apply the map ``datas``."""
+        """Raise :class:`SpconvError` unless this submanifold layer can use a stored kernel map.
+
+        ``datas`` is the entry of ``inp.indice_dict`` with the map. ``spatial_shape`` is ignored.
+        """
         del spatial_shape
         self._check_reuse(inp.sites(), datas)
 
     def _check_inverse_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this inverse layer can apply the map ``datas``."""
+        """Raise :class:`SpconvError` unless this inverse layer can use a stored kernel map.
+
+        ``datas`` is the entry of ``inp.indice_dict`` with the map. ``spatial_shape`` is ignored.
+        """
         del spatial_shape
         self._checked_inverse(inp.sites(), datas)
 
@@ -327,7 +333,10 @@ class SparseConvolution(Window):
 def _to_saved_layout(
     layer: SparseConvolution, state_dict: dict[str, Tensor], prefix: str, *rest: Any
 ) -> None:
-    """Permute ``state_dict``'s weight from ``SAVED_WEIGHT_LAYOUT`` to ``[C_out, *k, C_in]``."""
+    """Permute the layer's weight in a checkpoint to ``[C_out, *k, C_in]``, before it is loaded.
+
+    ``state_dict`` is the checkpoint. The weight's layout in it is ``SAVED_WEIGHT_LAYOUT``.
+    """
     del rest
     layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
     if layout not in ("", "KRSC", "RSKC", "RSCK"):
@@ -338,7 +347,10 @@ def _to_saved_layout(
 
 
 def _folded(norm: nn.BatchNorm1d, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Fold a bias and a batch norm into one factor and one bias per channel, both ``[C_out]``."""
+    """Return a factor and a bias per channel, both ``[C_out]``, for a convolution's output.
+
+    They replace the convolution's ``bias`` and the batch norm in evaluation mode.
+    """
     assert norm.running_var is not None
     assert norm.running_mean is not None
     factor = torch.rsqrt(norm.running_var + norm.eps)

@@ -222,9 +222,10 @@ class ImplicitGemmIndiceData(Pairs):
 
 
 def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
-    """Return the kernel map as a new table of input rows ``int32[K, M]``.
+    """Return the input row that each of M outputs reads through each of K taps, ``int32[K, M]``.
 
-    If ``back``, return a table of output rows ``int32[K, N]``.
+    If ``back``, return the output row that each of N inputs reaches instead, ``int32[K, N]``. -1
+    stands for no row. The result is a copy.
     """
     if isinstance(kernel_map, PairMap):
         raise ArgumentError(

@@ -82,11 +82,12 @@ class SparseSequential(SparseModule):
 
 
 def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, bool]:
-    """Return the batch norm or None, and whether there is a ReLU, that ``conv`` can compute itself.
+    """Return which of the next modules ``conv`` can compute itself: a batch norm, and a ReLU.
 
-    ``behind`` has the modules after ``conv``, of which only the first two can be computed. The
-    result is None and False while gradients, compilation or autocast are on. Modules that may run
-    other code are left out: subclasses, and modules with hooks or replaced methods.
+    ``behind`` has the modules after ``conv``, of which only the first two are considered. The
+    results are the batch norm or None, and whether a ReLU is computed. They are None and False
+    while gradients, compilation or autocast are on. Modules that may run other code are left out:
+    subclasses, and modules with hooks or replaced methods.
     """
     if not only_results_count() or not is_known(conv):
         return None, False

@@ -73,7 +73,10 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return points, cells and counts: three results of :meth:`generate_voxel_with_id`."""
+        """Return the points of each cell, the cells, and the number of points in each cell.
+
+        These are the first three results of :meth:`generate_voxel_with_id`, with its arguments.
+        """
         return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
 
     def generate_voxel_with_id(

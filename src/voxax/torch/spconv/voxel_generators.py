@@ -187,9 +187,10 @@ class _Point2VoxelCPU(PointToVoxel):
     """
 
     def point_to_voxel(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the points of each cell, the cells and their numbers of points.
+        """Return the points of each cell, the cells, and the number of points in each cell.
 
         Points ``pc`` are an array or a :class:`~voxax.torch.spconv.tensorview.Tensor`.
+        ``clear_voxels`` is ignored. Shapes are as in :meth:`generate_voxel_with_id`.
         """
         del clear_voxels
         return self._voxels(pc, empty_mean=False)
@@ -197,7 +198,8 @@ class _Point2VoxelCPU(PointToVoxel):
     def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, ...]:
         """Return the results of :meth:`point_to_voxel`, with cells filled up with their mean.
 
-        A cell with too few points has the mean of its points instead of 0 in the other rows.
+        A cell with fewer points than the limit has the mean of its points, instead of 0, in the
+        rows without a point.
         """
         del clear_voxels
         return self._voxels(pc, empty_mean=True)

@@ -96,8 +96,8 @@ class Window(SparseModule):
     ) -> dict[str, Any]:
         """Return ``input.indice_dict`` plus an entry under this layer's ``indice_key``.
 
-        The entry has the layer's kernel map, voxels and arguments. Without an ``indice_key``,
-        return ``input.indice_dict`` itself.
+        The entry has the layer's kernel map, its input voxels ``sites``, its output voxels ``out``,
+        and the layer's arguments. Without an ``indice_key``, return ``input.indice_dict`` itself.
         """
         if self.indice_key is None:
             return input.indice_dict
@@ -139,6 +139,9 @@ class Record:
 
 
 def _add_missing(module: nn.Module, state_dict: dict, prefix: str, *rest: Any) -> None:
-    """Add a zero voxel count to a checkpoint that has no count, so that the checkpoint loads."""
+    """Add the buffer ``max_num_voxels_during_training``, as 0, to a checkpoint that lacks it.
+
+    Otherwise the strict ``load_state_dict`` of PyTorch would reject the checkpoint ``state_dict``.
+    """
     del module, rest
     state_dict.setdefault(prefix + _BUFFER, torch.zeros(1, dtype=torch.int32))

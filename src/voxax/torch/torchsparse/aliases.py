@@ -53,8 +53,9 @@ _MODULES_1_4 = {  # keys with a dot are modules of 2.1
 def _names(modules: dict[str, str]) -> dict[str, str]:
     """Return a dict from TorchSparse module names to modules of this package, parents first.
 
-    ``modules`` maps a module of this package to names below ``torchsparse``, split by spaces. A
-    name that begins with a dot is below ``torchsparse.nn.functional``.
+    ``modules`` maps a module of this package to a text: the names, separated by spaces, of its
+    TorchSparse modules. They are relative to ``torchsparse``, or to ``torchsparse.nn.functional``
+    if they begin with a dot.
     """
     found = {"torchsparse": ""}
     for own, names in modules.items():

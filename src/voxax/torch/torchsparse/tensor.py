@@ -36,7 +36,7 @@ class _Parts:
         return self.to("cuda")
 
     def detach(self) -> Self:
-        """Detach the features of this tensor from their gradient, in place."""
+        """Detach the features of this tensor from the autograd graph, in place."""
         return self._each(torch.Tensor.detach)
 
     def to(self, device: Any, non_blocking: bool = True) -> Self:
@@ -137,26 +137,32 @@ class SparseTensor(_Parts):
         return output
 
     def _cells(self) -> torch.Tensor:
-        """Return the coordinates as cells: batch index first, in units of the stride."""
+        """Return the voxels ``[N, 4]``: batch index first, then coordinates in strides."""
         check_integers("coords", self.coords, 4, ", batch index first")
         return self.coords
 
     @staticmethod
     def _coords_of(cells: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-        """Return the coordinates for cells, the inverse of :meth:`_cells`."""
+        """Convert cells, as from :meth:`_cells`, to the layout that ``coords`` have."""
         del stride
         return cells
 
     def _made(
         self, feats: Features, cells: torch.Tensor, stride: tuple[int, ...], spatial_range: Any
     ) -> SparseTensor:
-        """Return a tensor of ``feats`` at the output voxels ``cells``, with this tensor's cache."""
+        """Return a tensor with ``feats`` at the voxels ``cells``, which shares this tensor's cache.
+
+        It is for the output of a layer. ``cells`` are as from :meth:`_cells`.
+        """
         output = SparseTensor(feats, cells, stride, spatial_range)
         output._caches = self._caches
         return output._remembered()
 
     def _remembered(self) -> SparseTensor:
-        """Store the coordinates in the cache for this stride, and return this tensor."""
+        """Store the coordinates in the cache under the stride, and return this tensor.
+
+        Coordinates that the cache already has for this stride are not replaced.
+        """
         self._caches.cmaps.setdefault(self.stride, (self.coords, self.spatial_range))
         return self
 

@@ -24,7 +24,11 @@ from voxax.torch.torchsparse.utils.grids import make_ntuple, per_axis
 
 
 class _ToBEV(nn.Module):
-    """Base of layers that project voxels along axis ``dim``; ``sizes`` become attributes."""
+    """Base of layers that project voxels along axis ``dim``, for a bird's-eye view.
+
+    ``sizes`` are the layer's positive integer arguments by name, such as numbers of channels. They
+    become attributes.
+    """
 
     def __init__(self, dim: int, **sizes: int) -> None:
         super().__init__()
@@ -43,10 +47,11 @@ class _ToBEV(nn.Module):
 
     @uncompiled
     def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
-        """Return each row's projected voxel, ``int64[N]``, and a tensor of the projected voxels.
+        """Return the row of each input voxel's projection, and a tensor of the projected voxels.
 
-        The first result has rows of this tensor, whose voxels are distinct and which has no
-        features yet. Coordinates are 0 along ``dim``, and divided by ``step`` along the other axes.
+        The rows, ``int64[N]``, are rows of that tensor, whose voxels are distinct. It has no
+        features yet. Its coordinates are 0 along ``dim``, and divided by ``step`` along the other
+        axes.
         """
         check_tensors(type(self).__name__, input)
         cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
@@ -97,9 +102,10 @@ class _Convolution(_ToBEV):
 
     @uncompiled
     def _summed(self, input: SparseTensor, places: torch.Tensor, rows: int) -> torch.Tensor:
-        """Sum ``feats @ matrix + bias`` over the voxels of each output row, ``[rows, C_out]``.
+        """Return the sum of ``feats @ matrix + bias`` over each output row's voxels.
 
-        ``places`` is the output row of each voxel.
+        The result is ``[rows, C_out]``. ``places`` is the output row of each input voxel. The
+        voxel's coordinate along axis ``dim`` selects its matrix.
         """
         along = input._cells()[:, 1 + self.dim].long()
         if len(along) and not 0 <= int(along.min()) <= int(along.max()) < self.n_kernels:
@@ -167,9 +173,10 @@ class _Grid(_ToBEV):
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Return each voxel's cell in a plane, its position along ``dim``, and the planes' sizes.
 
-        The sizes are ``[B, *plane]``: B scenes, and two axes of a plane. The cell is a flat index
-        into all planes, ``int64[N]``. The position, ``int64[N]``, counts cells and may be outside
-        the grid.
+        A plane is the grid without axis ``dim``. The sizes are ``[B, *plane]``: the number of
+        scenes, and the number of cells along the plane's two axes. The cell is a flat index into
+        the planes of all scenes, ``int64[N]``. The position, ``int64[N]``, is in cells and may be
+        outside the grid.
         """
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()
@@ -190,8 +197,9 @@ class _Grid(_ToBEV):
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
     """Return a dense grid ``[B, cells * C, *plane]`` with the sum of the features in each cell.
 
-    ``feats`` is ``[N, C]``. ``places int64[N]`` are flat indices into ``[*sizes, cells]``, and
-    ``sizes`` are ``[B, *plane]``.
+    ``feats`` is ``[N, C]``. ``sizes`` are the lengths ``[B, *plane]``, and ``cells`` is the number
+    of cells above each cell of the plane. ``places int64[N]`` are flat indices into
+    ``[*sizes, cells]``.
     """
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)

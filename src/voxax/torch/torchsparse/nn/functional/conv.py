@@ -141,7 +141,8 @@ def _relation(input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, s
 def _back(input: SparseTensor, key: tuple[Any, ...]) -> Relation:
     """Return the kernel map of the strided layer that a transposed layer undoes.
 
-    ``input`` is the transposed layer's input, and ``key`` the map's key in the cache.
+    ``input`` is the transposed layer's input, and ``key`` the map's key in the input's cache. Raise
+    :class:`ArgumentError` if the cache has no such map, or if the map is for other voxels.
     """
     relation = input._caches.kmaps.get(key)
     fine, size, steps, _ = key

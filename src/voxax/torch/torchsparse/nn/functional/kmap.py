@@ -153,9 +153,11 @@ def _check_range(rows: np.ndarray, spatial_range: Sizes | None) -> None:
 
 
 def _reached(rows: np.ndarray, sizes: tuple[Sizes, ...], out_range: Sizes | None) -> np.ndarray:
-    """Return the sorted output voxels inside ``out_range`` that read an input through a tap.
+    """Return the sorted voxels at which a strided layer has outputs, ``int32[M, 4]``.
 
-    ``rows int32[N, 4]`` are the input voxels. ``sizes`` are kernel size, stride and padding.
+    These are all voxels inside ``out_range`` that read at least one input voxel. ``rows
+    int32[N, 4]`` are the input voxels, and ``sizes`` are kernel size, stride and padding. If
+    ``out_range``, which is the spatial range of the outputs, is None, it follows from ``rows``.
     """
     at = rows[:, 1:].astype(np.int64) if len(rows) else np.zeros((1, 3), np.int64)
     (size, step, pad), low = np.asarray(sizes), np.zeros(3, np.int64)
@@ -216,9 +218,11 @@ def spdownsample(
 
 
 def _from_the_lowest(rows: np.ndarray, size: Sizes, steps: Sizes) -> np.ndarray:
-    """Return the distinct voxels ``(row + offset) / stride`` that are integers, for centered taps.
+    """Return the distinct output voxels of a strided layer, as TorchSparse 1.4 chooses them.
 
-    Sums ``row + offset`` below the lowest coordinates ``rows.min(0)`` are left out.
+    These are the quotients ``(row + offset) / steps`` that are integers, for input voxels ``rows``
+    ``int32[N, 4]`` and the offsets of a centered kernel of ``size``. Sums ``row + offset`` below
+    the lowest coordinates ``rows.min(0)`` are left out.
     """
     stride = np.asarray([1, *steps], np.int32)
     low, reached = rows.min(0, initial=2**31 - 1), [rows[:0]]
