@@ -436,9 +436,10 @@ def _targets(
 
 
 def _outlines(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return lower and upper corners ``[..., 2]`` of boxes from above, as axis-aligned rectangles.
+    """Return the lower and upper corners ``[..., 2]`` of boxes from above, made axis-aligned.
 
-    Each box is first turned to the nearer of the x and y axes.
+    Each box ``[..., 7]`` is turned around its center so that its length lies along the nearer of
+    the x and y axes.
     """
     yaw = boxes[..., 6:7]
     half_turn = jnp.asarray(np.pi, yaw.dtype)
@@ -609,7 +610,7 @@ def anchor_losses(
 
 
 def _is_chosen(classes: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return a one-hot mask of `classes`, in the shape of `logits`, ``bool[..., classes]``."""
+    """Return the one-hot mask of class numbers ``[...]``, in the shape of `logits` ``[..., C]``."""
     columns = jnp.arange(logits.shape[-1], dtype=classes.dtype)
     return classes[..., None] == columns.reshape((1,) * classes.ndim + (-1,))
 

@@ -168,7 +168,7 @@ def _check_axis(axis: int) -> None:
 
 
 def _copies(points: Any, boxes: Any) -> Scene:
-    """Return checked copies of points and boxes, in their floating-point dtypes."""
+    """Return copies of points and boxes as floating-point arrays; raise InputError if invalid."""
     points, boxes = check_points(points), np.array(as_boxes(np.asarray(boxes)))
     check_table(boxes)
     return np.array(points), boxes

@@ -190,11 +190,11 @@ def _by_class(
 
 @dataclass
 class _Frame:
-    """The T true and F found boxes of one frame for one class and difficulty, and their overlaps.
+    """The T true and F found boxes of one frame that matter for one class and difficulty.
 
-    `scores` are those of the found boxes, ``[F]``. `true_state` and `found_state` have for each
-    true and found box ``COUNTS``, or ``IGNORED`` for a box that is neither correct nor wrong.
-    `iou` and `similarity` are ``[F, T]``.
+    `scores` are those of the found boxes, ``[F]``. `true_state` ``[T]`` and `found_state` ``[F]``
+    are ``COUNTS``, or ``IGNORED`` for a box that is neither correct nor wrong. `iou` has the
+    overlap of each found box with each true box, ``[F, T]``.
     """
 
     iou: np.ndarray  # [found, truth]

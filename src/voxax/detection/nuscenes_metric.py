@@ -254,9 +254,11 @@ def _errors(
     name: str,
     matches: _Matches,
 ) -> dict[str, float]:
-    """Return each error by name, as its mean over the recalls from 0.11 to the highest reached.
+    """Return nuScenes' true positive errors of the class `name`, by the names in ``ERRORS``.
 
-    Errors are 1 if no recall above 0.1 is reached, and NaN if they are not defined for the class.
+    Each error is the mean over the recalls from 0.11 to the highest reached. It is 1 if no recall
+    above 0.1 is reached, and NaN if it is not defined for the class. `matches` are the matches of
+    the boxes in `found` with those in `truth`, one entry per scene.
     """
     result: dict[str, float] = dict.fromkeys(ERRORS, 1.0)
     score = _curve(matches)[1]

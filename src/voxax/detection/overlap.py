@@ -184,9 +184,9 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
 
 
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
-    """Return the fraction of each edge that lies in the other box, and t at that part's middle.
+    """Return the fraction of each edge inside the other box, and ``t`` in the middle of that part.
 
-    Both results are ``[..., 4]``; for t see :class:`_Sides`. A part that lies on an edge of the
+    Both results are ``[..., 4]``; for ``t`` see :class:`_Sides`. A part that lies on an edge of the
     other box counts half: there the area has a kink, and half gives the mean of the derivatives on
     both sides.
     """
@@ -213,11 +213,11 @@ _area_with_derivative = jax.custom_jvp(_area_of)
 def _area_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the shared area and its tangent, computed from the motion of the boxes' edges.
+    """Return the area that two boxes share, seen from above, and its tangent.
 
-    Each edge adds the length of its part in the other box times its speed. Automatic
-    differentiation of the sum over edges gives the same numbers, but XLA takes minutes to compile
-    that program for a CPU.
+    The tangent comes from the motion of the boxes' edges. Each edge adds the length of its part in
+    the other box times its speed. Automatic differentiation of the sum over edges gives the same
+    numbers, but XLA takes minutes to compile that program for a CPU.
     """
     a, b = primals
     sides = _sides(a, b)

@@ -230,9 +230,11 @@ def _targets(
 
 
 def _nearest(place: jax.Array, cells: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return for each center the row of the valid cell with the nearest middle, ``int32[M]``.
+    """Return for each box center the row in `cells` of the nearest valid cell, ``int32[M]``.
 
-    `place` has the centers in units of cells, ``[M, 2]``, and `cells` is ``[P, 2]``.
+    `place` has the centers in units of cells, ``[M, 2]``. `cells` has the integer coordinates of
+    the cells along x and y, ``[P, 2]``, and `valid` the cells to consider, ``bool[P]``. The
+    distance is that to the middle of a cell.
     """
 
     def nearest(one: jax.Array) -> jax.Array:

@@ -51,7 +51,10 @@ class Call:
 
 
 def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether `args`, and the parameters of a module `fn`, have values (no tracers)."""
+    """Return whether `args`, and the parameters of a module `fn`, have values.
+
+    Tracers and ``jax.ShapeDtypeStruct`` have none.
+    """
     leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     return not shapes and not _compat.is_traced(leaves)
@@ -216,10 +219,11 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """Return `problem` with a statistic of its concrete kernel map, whose arrays are `views`.
+    """Return `problem` with statistics of a kernel map, as an eager call on this map has them.
 
-    The statistic is the density of the map, None if `views` has no table of neighbors. In a dynamic
-    convolution, the statistics are those of the kernel sizes.
+    `views` are the arrays of the map by name. The statistic is the density of the map, or None if
+    `views` has no table of neighbors. In a dynamic convolution, the statistics are those of the
+    kernel sizes.
     """
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
@@ -278,7 +282,10 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
 
 
 def _rate_kind(problem: Problem) -> str:
-    """Return the dtype and precision that determine a problem's matrix rate, as a text."""
+    """Return the dtype that determines a problem's rate of matrix products, as a text.
+
+    For float32 below the highest precision, the text also has the precision.
+    """
     p = problem
     reduced = p.dtype == "float32" and p.layer.precision != "highest"
     return f"{p.dtype} at precision {p.layer.precision}" if reduced else p.dtype

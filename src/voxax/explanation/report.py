@@ -236,7 +236,10 @@ class Report:
 
 
 def _times(row: Explained) -> tuple[str, str, str, str]:
-    """Return the table cells of a row: lower bound, what determines the bound, time, ratio."""
+    """Return the table cells of a row: lower bound, what determines the bound, time, and ratio.
+
+    The ratio is the time over the lower bound. Unknown values are dashes.
+    """
     least, bound = "-", "-"
     if row.lower_bound is not None and row.lower_bound.seconds is not None:
         least, bound = milliseconds(row.lower_bound.seconds), str(row.lower_bound.bound)
@@ -275,9 +278,9 @@ def _provenance(row: Explained) -> str:
 
 
 def _layers(scopes: Sequence[str]) -> list[str]:
-    """Return scopes as short names: without wrappers such as ``jvp(...)`` and shared last parts.
+    """Return named scopes of JAX, such as ``jvp(net)/conv1/conv``, as short names of layers.
 
-    A last part is removed if all scopes end in it.
+    Wrappers such as ``jvp(...)`` are removed, and last parts in which all scopes end.
     """
     paths = []
     for scope in scopes:

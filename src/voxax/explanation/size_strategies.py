@@ -173,7 +173,11 @@ def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
 
 
 def _timed(problem: Problem, candidate: Candidate, sizes: jax.Array) -> tuple[float, float]:
-    """Return the measured seconds of one call, and of compiling the candidate's program."""
+    """Return the seconds of one call of the candidate, and of compiling its program.
+
+    The time of a call is the least of three. ``sizes`` are the kernel sizes of the output
+    positions.
+    """
     sample = sample_of(problem, {"sizes": sizes}, {"sizes": None})
     begin = time.perf_counter()
     program = compiled(problem, candidate, sample)

@@ -71,9 +71,10 @@ def rows_moved(
 
 
 def _items_of(table: np.ndarray) -> int:
-    """Return the number of items in the lists that are built from a table of neighbors.
+    """Return the number of items that a kernel map has, given its table of neighbors.
 
-    It is the number of nonzero words in the lists.
+    For items see :class:`RowsMoved`. Each item has one nonzero word in the lists that the TPU
+    kernel reads, and these words are counted.
     """
     first = 2 * Shape.of(*table.shape).list_rows
     return int(np.count_nonzero(on_host(table, None)[:, first : first + first // 2]))

@@ -227,7 +227,11 @@ def _read_torch(path: Path) -> Any:
 
 
 def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Return the state dict in a PyTorch file's content; ``key`` as in :func:`read_checkpoint`."""
+    """Return the state dict in ``content``, the loaded content of a PyTorch file, as NumPy arrays.
+
+    ``key`` is as in :func:`read_checkpoint`. Raise :class:`FileFormatError` if there is no state
+    dict at ``key``.
+    """
     if isinstance(key, str):
         if not isinstance(content, Mapping) or key not in content:
             has = _kinds(content) if isinstance(content, Mapping) else type(content).__name__
@@ -250,7 +254,11 @@ def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> di
 
 
 def _stored(path: Path, name: str, tensor: Any) -> np.ndarray:
-    """Return ``tensor`` as an array; raise FileFormatError if it has more bytes than the file."""
+    """Return a PyTorch tensor of the file ``path`` as a NumPy array.
+
+    Raise :class:`FileFormatError` if the tensor has more bytes than its storage or the file.
+    ``name`` is the tensor's name in the message.
+    """
     try:
         array = as_numpy(name, tensor)
     except InputError as error:

@@ -125,10 +125,11 @@ class Minkowski(peer.Peer):
 
 
 def _order(offsets: np.ndarray, is_cross: bool) -> np.ndarray | None:
-    """Return ``int[K]``, the voxax tap for each MinkowskiEngine tap; None if their offsets differ.
+    """Return ``int[K]``, the index of voxax's offset for each kernel offset of MinkowskiEngine.
 
-    ``offsets`` are those of voxax. With one axis, boxes and crosses have the same offsets in
-    different orders. Custom offsets then count as a cross if they are in the order of a cross.
+    ``offsets`` ``[K, D]`` are those of voxax. The result is None if MinkowskiEngine has no kernel
+    with this set of offsets. With one axis, boxes and crosses have the same offsets in different
+    orders. Custom offsets then count as a cross if they are in the order of a cross.
     """
     size = (np.ptp(offsets, axis=0) + 1).tolist()
     candidates = [minkowski_offsets(size, ndim=len(size))]

@@ -157,10 +157,11 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
 
 
 def _is_as_constructed(holder: nnx.Module) -> bool:
-    """Return whether the module's attributes are in the order in which its constructor made them.
+    """Return whether the module's attributes are in the order in which its constructor set them.
 
-    ``nnx`` and ``jax.tree`` rebuild a module with attributes sorted by name (``jax.tree`` puts
-    arrays first). No layer's constructor makes the attributes other than arrays in sorted order.
+    Otherwise ``nnx`` or ``jax.tree`` rebuilt the module, with attributes sorted by name. The result
+    is True unless the names of the public attributes that are not arrays are sorted: no layer's
+    constructor sets these attributes in sorted order.
     """
     names = [
         name
@@ -271,7 +272,7 @@ class Peer:
         return np.asarray(spec.offsets)[:, np.argsort(self._peer_axes(spec.ndim))]
 
     def _peer_axes(self, ndim: int) -> tuple[int, ...]:
-        """Return the peer's axis for each of the ``ndim`` axes of the model."""
+        """Return for each of the model's ``ndim`` spatial axes its index in the other library."""
         if self.axes == "reversed":
             return tuple(reversed(range(ndim)))
         given = tuple(range(ndim)) if self.axes is None else tuple(self.axes)
@@ -284,9 +285,10 @@ class Peer:
         return given
 
     def _dense_form(self, layer: LayerWeights) -> Form:
-        """Return PyTorch's form ``[out, in, *k]`` of a flax convolution's weight ``[*k, in, out]``.
+        """Return how PyTorch stores the weight ``[*k, in, out]`` of a flax convolution on a grid.
 
-        A transposed convolution is ``[in, out, *k]``, and flax counts its taps from the other end.
+        PyTorch's shape is ``[out, in, *k]``. For a transposed convolution it is ``[in, out, *k]``,
+        with the kernel offsets in the opposite order along each axis.
         """
         own = layer.shape("weight")
         ndim = len(own) - 2

@@ -11,9 +11,10 @@ import numpy as np
 
 
 class _Dtype:
-    """Replacement of ``numpy.dtype`` in a pickle, with the NumPy dtype as ``dtype``.
+    """Replacement of ``numpy.dtype`` while a pickle is loaded; ``dtype`` is the NumPy dtype.
 
-    Only the byte order is taken from the pickled state, which could change the real dtype.
+    Of the pickled state only the byte order is used, because the whole state could change a real
+    ``numpy.dtype``.
     """
 
     def __init__(self, kind: str, *_: Any) -> None:

@@ -270,8 +270,8 @@ def _found(model: nnx.Module, path: Location, source: str | None, key: str | Non
 def _doubt(model: nnx.Module, chosen: str, equal: Mapping[str, Source]) -> str:
     """Return, as text, why a file may be from another codebase than ``chosen``, or ``""``.
 
-    ``equal`` has the codebases that match the file's names. The text is the ``refusal`` of one of
-    them, or an attribute that differs between them, except momentum.
+    ``equal`` has the codebases that match the names in the file. The text is the ``refusal`` of one
+    of them, or the first setting whose value differs from that of ``chosen``, except momentum.
     """
     own = equal[chosen].places(model)
     for name, form in equal.items():
@@ -355,10 +355,10 @@ def _sources_of(model: nnx.Module) -> Mapping[str, Source]:
 
 
 def _prefix(state: Mapping[str, Any], model: nnx.Module, form: Source) -> tuple[int, str]:
-    """Return how many names in a state dict belong to the network, and their common prefix.
+    """Return how many tensor names of the network are in a state dict, and their common prefix.
 
-    Wrappers add a prefix, such as ``module.`` in data-parallel training, or ``backbone.`` in the
-    network of a task.
+    ``form`` is the codebase whose names are expected. Wrappers add a prefix to them, such as
+    ``module.`` in data-parallel training, or ``backbone.`` in the network of a task.
     """
     expected = dump(model, form.peer, form.rename, None)
     first = next(iter(expected))

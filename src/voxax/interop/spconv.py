@@ -149,9 +149,10 @@ class Spconv(peer.Peer):
         return [self._box(layer, layer.spec)]
 
     def _single_tap(self, own: tuple[int, ...], ndim: int) -> peer.Form:
-        """Return the form of a weight of shape ``own`` with one tap on ``ndim`` axes, no stride.
+        """Return how spconv stores a weight of a kernel of size 1 on ``ndim`` axes.
 
-        spconv reads the memory of such a weight as a matrix ``[in, out]``, in every layout.
+        ``own`` is the weight's shape in voxax, ``[in, out]`` or ``[1, in, out]``. spconv reads the
+        memory of such a weight as a matrix ``[in, out]``, in every layout.
         """
         return peer.reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
 
@@ -176,7 +177,7 @@ class Spconv(peer.Peer):
         return peer.Form("weight", self._shape(size, c_in, c_out), read, write)
 
     def _axes(self, ndim: int) -> tuple[int, ...]:
-        """Return the axes of spconv's weight that hold the taps, the inputs and the outputs."""
+        """Return the axes of spconv's weight: the ``ndim`` kernel axes, the inputs, the outputs."""
         return {
             "KRSC": (*range(1, ndim + 1), ndim + 1, 0),
             "RSKC": (*range(ndim), ndim + 1, ndim),

@@ -95,7 +95,11 @@ def bind(
 
 
 def _renamed(path: str, names: Mapping[str, str], used: set[str]) -> str:
-    """Replace the longest prefix of ``path`` that is in ``names``; add the prefix to ``used``."""
+    """Return ``path`` with its longest prefix in ``names`` replaced, or ``path`` if there is none.
+
+    Prefixes end at a dot or at the end of ``path``. ``names`` has the replacement of each prefix.
+    The prefix that was replaced is added to ``used``.
+    """
     parts = path.split(".")
     for length in range(len(parts), -1, -1):
         head = ".".join(parts[:length])
@@ -206,9 +210,9 @@ def _read(
     state_dict: Mapping[str, Any],
     peer: Peer,
 ) -> list[tuple[nnx.Variable, jax.Array]]:
-    """Return the variables of a layer, each with its array from the state dict.
+    """Return the variables of a layer, each with its new value from the state dict.
 
-    ``chosen`` has the form of each array, and ``members`` is as in :func:`_choose`.
+    ``chosen`` is the result of :func:`_choose` for the layer, and ``members`` is as there.
     """
     arrays = []
     for role, form in chosen.items():
@@ -333,10 +337,12 @@ def _choose(
 ) -> dict[Role, Form]:
     """Return the form in which a state dict stores each array of ``layer``, by role.
 
-    ``members`` are the names of the layer's tensors by the part after ``prefix``.
+    ``members`` is a dict from the last part of a tensor's name to its full name, for the tensors
+    whose names begin with ``prefix``.
 
     Raises:
-      InputError: an array is not stored, no array takes a tensor, or a shape differs.
+      InputError: an array of the layer has no tensor, a tensor belongs to no array of the layer, or
+        a shape differs.
     """
     chosen: dict[Role, Form] = {}
     for role, forms in peer.forms(layer).items():

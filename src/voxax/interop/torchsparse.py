@@ -80,7 +80,10 @@ def torchsparse_offsets(
 
 
 def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
-    """Return a box's offsets, given by a range for each axis, in the order of TorchSparse."""
+    """Return the kernel offsets of a box in TorchSparse's order.
+
+    ``ranges`` has the offsets along each axis.
+    """
     if np.prod([len(r) for r in ranges]) % 2 == 0:
         return tuple(itertools.product(*ranges))
     return peer.first_axis_fastest(ranges)
@@ -130,7 +133,11 @@ def _check_kind(layer: peer.LayerWeights, spec: KernelSpec) -> None:
 def _check_places(
     layer: peer.LayerWeights, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
 ) -> None:
-    """Raise :class:`InputError` if TorchSparse's taps have other offsets than the layer's."""
+    """Raise :class:`InputError` if no TorchSparse layer of this kernel size has these offsets.
+
+    ``offsets`` ``[K, D]`` and ``size`` are those of ``layer``, with the axes in TorchSparse's
+    order, and ``spec`` is the layer's kernel.
+    """
     low = offsets.min(0)
     wanted = np.asarray(torchsparse_offsets(size)).min(0)
     kept = spec.keeps_coords

@@ -78,9 +78,10 @@ class DenseConvNormAct(Module):
 
 
 def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
-    """Return ``relu(norm(grid))``, and in training update the running statistics of ``norm``.
+    """Return ``relu(norm(grid))``; in training also update the running statistics of ``norm``.
 
-    On CPUs a native kernel computes both where it supports the options of ``norm``.
+    ``grid`` is ``[B, X, Y, channels]``. On CPUs a native kernel computes the result if it supports
+    the options of ``norm``.
     """
     training = not norm.use_running_average
     scale, bias = norm.scale, norm.bias
@@ -201,7 +202,7 @@ class BEVBackbone(Module):
         self.out_channels = sum(given["up_channels"])
 
     def _cumulative(self) -> list[tuple[int, Fraction]]:
-        """Return for each level ``(stride relative to the input, upsampling factor)``."""
+        """Return for each level its stride relative to the input, and its upsampling factor."""
         sizes = itertools.accumulate((stride for stride, _ in self.factors), operator.mul)
         return [(size, back) for size, (_, back) in zip(sizes, self.factors, strict=True)]
 
@@ -238,7 +239,10 @@ class BEVBackbone(Module):
 
 
 def _factor(up: float) -> Fraction:
-    """Return an upsampling factor (a positive integer or its reciprocal) as an exact fraction."""
+    """Return an upsampling factor (a positive integer or its reciprocal) as an exact fraction.
+
+    Raise :class:`InputError` for any other number.
+    """
     if isinstance(up, int | float) and 1e-6 < up < 1e6:
         step = max(up, 1 / up)
         if math.isclose(step, round(step), rel_tol=1e-6):
@@ -289,10 +293,11 @@ class GroundDetector(Module):
         common: Mapping[str, Any],
         **sizes: Any,
     ) -> None:
-        """Create the sparse backbone for voxels on ``grid`` and the dense backbone after it.
+        """Set ``backbone_3d`` and ``backbone_2d`` to new, untrained modules.
 
-        ``sizes`` are arguments of the sparse backbone, ``bev`` of the dense backbone. Both take the
-        arguments in ``common``, which ``bev`` overrides.
+        ``grid`` is the number of input cells along x, y and z. ``sizes`` are more arguments of the
+        sparse backbone, and ``bev`` of the dense backbone. Both backbones take the arguments in
+        ``common``, which ``bev`` overrides.
         """
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]

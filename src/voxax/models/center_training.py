@@ -79,13 +79,19 @@ def boxed_cells(
 
 
 def _doubled_angle(codes: jax.Array) -> jax.Array:
-    """Return box codes with the yaw doubled, so that opposite headings have the same code."""
+    """Return box codes with the yaw doubled, so that opposite headings have the same code.
+
+    Columns 6 and 7 of a code are the cosine and the sine of the yaw.
+    """
     cos, sin = codes[..., 6], codes[..., 7]
     return codes.at[..., 6].set(cos * cos - sin * sin).at[..., 7].set(2 * cos * sin)
 
 
 def _halved_angle(codes: jax.Array) -> jax.Array:
-    """Return box codes with the yaw halved; invert :func:`_doubled_angle` up to a half turn."""
+    """Return box codes with the yaw halved, the inverse of :func:`_doubled_angle`.
+
+    The result may have the opposite heading, since doubling makes both headings equal.
+    """
     half = 0.5 * jnp.arctan2(codes[..., 7], codes[..., 6])
     return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
 

@@ -88,7 +88,10 @@ class Branches(Module):
         )
 
     def __call__(self, x: Any) -> tuple[dict[str, Any], ...]:
-        """Run all stacks on ``x``; return for each group a dict from quantity to stack output."""
+        """Apply every stack of layers to ``x``; return a dict of outputs by name for each group.
+
+        The names are those of the predicted quantities, such as ``hm`` for the heat map.
+        """
         results = []
         for group in self.groups:
             found = {}
@@ -140,9 +143,10 @@ class CenterHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[dict[str, jax.Array], ...]:
-        """Return for each group of classes a dict of arrays ``[B, X, Y, channels]``.
+        """Return for each group of classes a dict of predictions ``[B, X, Y, channels]``.
 
-        The entry ``hm`` has the class logits, the others are the quantities in ``branches``.
+        ``grid`` is ``[B, X, Y, in_channels]``. The entry ``hm`` has the class logits, and the other
+        entries are the quantities in ``branches``.
         """
         return self.branches(self.shared(grid))
 
@@ -246,14 +250,15 @@ class CenterPoint(CenterDetector):
 
 @dataclasses.dataclass(frozen=True)
 class _CenterHeads(Spconv):
-    """Weight layout of codebases whose heads order or negate the output channels differently.
+    """How a codebase stores CenterPoint, if its heads reorder or negate output channels.
 
-    In these codebases a convolution resizes the first level of the dense backbone. In voxax that
+    Such codebases resize the first level of the dense backbone with a convolution. In voxax that
     layer is a transposed convolution of kernel size 1.
 
     Attributes:
-      outputs: ``(name, channels, sign)`` for each branch whose last layer differs: the name of the
-        branch, the voxax channel of each channel of the codebase, and the factor 1 or -1.
+      outputs: ``(name, channels, sign)`` for each branch whose last layer differs from voxax. The
+        codebase stores the voxax channel ``channels[i]`` as channel ``i``, times ``sign`` (1 or
+        -1).
     """
 
     outputs: tuple[tuple[str, tuple[int, ...], int], ...] = ()
@@ -270,10 +275,9 @@ class _CenterHeads(Spconv):
 
 
 def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
-    """Return the layout of a stored weight whose output channels are reordered or negated.
+    """Return ``form`` for a tensor whose output channels are also reordered and multiplied.
 
-    ``form`` is the layout without this change. ``order`` has the voxax output channel of each
-    output channel of the stored weight, and ``sign`` is the factor on the weight, 1 or -1.
+    Channel ``i`` of the stored tensor is the voxax channel ``order[i]`` times ``sign``, 1 or -1.
     """
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)
@@ -295,7 +299,7 @@ _BLOCKS = (
 
 
 def _mmdetection3d_names() -> Callable[[str], str]:
-    """Return a function from a layer's path to its name in mmdetection3d.
+    """Return a function from a layer's path in voxax's CenterPoint to its name in mmdetection3d.
 
     In mmdetection3d the strided layer of a level is the last layer of the previous level.
     """
@@ -323,7 +327,10 @@ def _mmdetection3d_names() -> Callable[[str], str]:
 
 
 def _first_names() -> Callable[[str], str]:
-    """Return a function from a layer's path to its name in CenterPoint's own code."""
+    """Return a function from a layer's path in voxax to its name in CenterPoint's own code.
+
+    That is the code which the authors of CenterPoint published.
+    """
 
     def block(found: re.Match[str]) -> str:  # convolution, norm, ReLU, then blocks
         return f"backbone.conv{int(found[1]) + 1}.{int(found[2]) + 2}"

@@ -91,10 +91,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Return a context manager for saving that hides the log messages of orbax's threads.
+    """Return a context manager that hides the log messages of orbax's threads during a save.
 
-    If an error is raised inside, these threads would go on writing into the failed step. The
-    context therefore waits some seconds for their end before it passes the error on.
+    After an error these threads would go on writing into the failed step. The context therefore
+    waits up to ``_PATIENCE`` seconds until they end, and then raises the error again.
     """
     threads = set(threading.enumerate())
     with _without_logs():
@@ -170,7 +170,11 @@ def has_description(folder: str | Path) -> bool:
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    """Return the paths of all description files of a checkpoint, the newest step's first."""
+    """Return the paths of all description files in a checkpoint's folder, newest step first.
+
+    A description file has the JSON values that :func:`save_checkpoint` was given with a step. The
+    one file that earlier versions wrote for all steps comes last.
+    """
     paths = [folder / str(step) / _DESCRIPTION / "metadata" for step in steps_of(folder)]
     return [path for path in (*paths, folder / _DESCRIPTION_OF_ALL) if path.is_file()]
 
@@ -348,7 +352,10 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
 
 
 def _of_dtype(leaf: Any, dtype: Any) -> Any:
-    """Return ``leaf`` if it has ``dtype``, else a placeholder of that dtype and the same shape."""
+    """Return ``leaf`` if it has ``dtype``, else a placeholder of that dtype and the same shape.
+
+    Also return ``leaf`` if ``dtype`` is None or ``leaf`` is a typed random key.
+    """
     if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
         return leaf
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -393,10 +400,10 @@ class _ChangedError(ValueError):
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
-    """Return the worst ``fault`` of all processes among which arrays of ``like`` are divided.
+    """Return the worst ``fault`` of all processes if an array in ``like`` is divided among them.
 
-    From best to worst, a fault is ``_NONE``, ``_DAMAGE`` or ``_FINAL``. If no array is divided over
-    processes, the result is this process's ``fault``.
+    Otherwise return ``fault``, that of this process. From best to worst, a fault is ``_NONE``,
+    ``_DAMAGE`` or ``_FINAL``.
     """
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
     if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
@@ -496,9 +503,9 @@ def _untyped(leaf: Any) -> Any:
 
 
 def _sums_of(tree: Any) -> dict[str, str]:
-    """Return a dict from array path to a text of dtype and checksum; orbax stores no checksums.
+    """Return a dict from array path to a text such as ``"float32 0a1b2c3d"``: dtype and CRC-32.
 
-    Arrays that are divided over processes are left out.
+    Arrays that are divided over processes are left out. orbax itself stores no checksums.
     """
     sums = {}
     for name, leaf in _leaves(tree):
@@ -516,7 +523,10 @@ def _sum_of_description(description: dict[str, Any]) -> str:
 
 
 def _saved_sums(step: Path) -> dict[str, Any]:
-    """Return the checksums that were saved with a step; empty if they cannot be read."""
+    """Return the checksums in the step folder ``step``; an empty dict if they cannot be read.
+
+    The entry ``_ARRAYS`` is a result of :func:`_sums_of`, the entry ``_DESCRIPTION`` a text.
+    """
     try:
         found = json.loads(bounded_text(step / _SUMS / "metadata", _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -525,7 +535,11 @@ def _saved_sums(step: Path) -> dict[str, Any]:
 
 
 def _check_sums(step: Path, restored: Any) -> None:
-    """Raise :class:`_ChangedError` if an array's checksum differs from that saved with ``step``."""
+    """Raise :class:`_ChangedError` if an array's checksum differs from that saved with ``step``.
+
+    ``restored`` is the pytree of arrays read from the folder ``step``. Arrays without a saved
+    checksum pass.
+    """
     saved = _saved_sums(step).get(_ARRAYS)
     if not isinstance(saved, dict):
         return

@@ -146,7 +146,10 @@ def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
-    """Return ``boxes`` with each class index ``i`` replaced by the class number ``classes[i]``."""
+    """Return ``boxes`` with each class index ``i`` of a head replaced by ``classes[i]``.
+
+    ``classes`` are the class numbers of the head. Rows that are not valid get class -1.
+    """
     numbers = jnp.asarray(classes, jnp.int32)[boxes.classes]
     return boxes._replace(classes=jnp.where(boxes.valid, numbers, -1))
 
@@ -154,11 +157,12 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Split the output of a head by class: yield ``(class number, output, anchors)`` for each.
+    """Split the output of an anchor head by class: yield ``(class number, output, anchors)``.
 
-    ``classes`` are the class numbers of the head. The yielded output is ``head`` with the logits of
-    one class only. The yielded anchors are those of all ``classes``, chosen from ``anchors``. These
-    are one for each class of the network; None takes nuScenes' anchors.
+    ``classes`` are the class numbers of the head. Each yielded output is ``head`` with the logits
+    of one class only, and the boxes of all its anchors. The yielded anchors are the same each time:
+    those in ``anchors`` for the classes of the head. ``anchors`` has one entry for each of the
+    network's ``num_classes`` classes; None takes nuScenes' anchors.
     """
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
@@ -241,6 +245,6 @@ def _suppressed(
 
 
 def _joined(groups: Sequence[Detections]) -> Detections:
-    """Join the detections of all class groups of a scene into one, highest score first."""
+    """Join the detections of a scene's class groups to one ``Detections``, best score first."""
     whole: Any = Detections(*(jnp.concatenate(parts) for parts in zip(*groups, strict=True)))
     return whole.take(jnp.argsort(-whole.scores, stable=True))

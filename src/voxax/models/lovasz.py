@@ -67,9 +67,10 @@ def lovasz_softmax(
 def _rows_of_all(
     logits: jax.Array, labels: jax.Array, axis_name: str | tuple[str, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the logits and labels of all devices of a mapped axis, the same on each device.
+    """Return the logits and labels of all devices of a mapped axis, concatenated by rows.
 
-    The rows are collected by ``psum``: JAX treats a gathered array as different on each device.
+    Rows with a negative label get logits 0. The rows are collected by ``psum``, so that JAX treats
+    the result as the same on each device, which is not so for a gathered array.
     """
 
     def whole(own: jax.Array) -> jax.Array:

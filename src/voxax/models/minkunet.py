@@ -61,7 +61,7 @@ class Stage(NamedTuple):
 def _minkunet_stages(
     blocks: Sequence[int], planes: Sequence[int], stem: int, width: float
 ) -> tuple[int, list[Stage], int]:
-    """Return numbers of channels of a MinkUNet: ``(stem, eight stages, input of the head)``.
+    """Return the channels of a MinkUNet: of its stem, its eight stages, and the input of its head.
 
     The arguments are those of :class:`MinkUNet`.
     """
@@ -227,7 +227,10 @@ class UNet(Module):
 
 
 def _cells(voxels: Voxels) -> jax.Array:
-    """Return the number of cells from 0 to the last voxel along each axis, ``int32[D]``."""
+    """Return one more than the largest coordinate of all voxels along each axis, ``int32[D]``.
+
+    It is 0 if there are no voxels.
+    """
     last = jnp.where(voxels.valid[:, None], voxels.coords[:, 1:], -1)
     return jnp.max(last, axis=0, initial=-1) + 1
 

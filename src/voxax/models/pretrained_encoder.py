@@ -113,7 +113,9 @@ def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[st
 def _check_sizes(path: Location, state: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise :class:`FileFormatError` unless the arrays in ``state`` have the sizes in ``options``.
 
-    This check keeps a small file from requesting a huge network.
+    ``state`` is the state dict of the file ``path``, and ``options`` are arguments of PTv3 from
+    :func:`_options`. Only arrays of the stem and of the encoder's blocks are compared. This check
+    keeps a small file from requesting a huge network.
     """
     try:
         depths, widths = options["encoder_depths"], options["encoder_channels"]

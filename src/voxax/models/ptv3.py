@@ -485,7 +485,8 @@ def _check_lengths(levels: int, **lists: Sequence[int]) -> None:
 def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
     """Return a list of drop rates for each level, one rate per block.
 
-    Over all blocks of all levels the rates grow linearly from 0 to ``last``.
+    ``depths`` has the number of blocks of each level. Over all blocks of all levels the rates grow
+    linearly from 0 to ``last``.
     """
     rates = np.linspace(0, last, sum(depths))
     return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []

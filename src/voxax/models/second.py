@@ -242,12 +242,13 @@ class SeparateAnchorHead(Module):
         self.boxes = nnx.Dict({name: stack(anchors * n) for name, n in branches.items()})
 
     def __call__(self, grid: jax.Array) -> AnchorOutput:
-        """Return the predictions ``[B, X, Y, channels]``; ``directions`` is None.
+        """Return the predictions for a grid ``[B, X, Y, in_channels]``; ``directions`` is None.
 
-        The channels of ``boxes`` are the output of the first branch for all anchors, then that of
-        the second branch, and so on. Decoding ignores this order, as in OpenPCDet: it takes
-        consecutive channels as the box code of one anchor. With several anchors, a value of the
-        code can therefore come from a branch of another name.
+        Each array is ``[B, X, Y, channels]``. The channels of ``boxes`` are the output of the first
+        branch for all anchors, then that of the second branch, and so on. Decoding ignores this
+        order, as in OpenPCDet: it takes consecutive channels as the box code of one anchor. With
+        several anchors, a part of a box code can therefore come from a branch that is named after
+        another part.
         """
 
         def run(layers: nnx.List) -> jax.Array:

@@ -71,7 +71,10 @@ class ColumnBackbone(Module):
         self.out_channels = out_channels
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return Voxels with one voxel for each column that contains voxels."""
+        """Return Voxels with ``out_channels`` channels, one voxel for each occupied column along z.
+
+        A column is a cell of the ground plane, ``stride`` input cells wide along x and y.
+        """
         return self.columns(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 

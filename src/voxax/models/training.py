@@ -82,10 +82,11 @@ _NATIVE = ("float32", "bfloat16", "float16")
 def _portable_cross_entropy(
     logits: Any, labels: jax.Array, weights: jax.Array, *, ignored: int, axis_name: Any = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the mean loss, and the sum of row weights by which the summed loss was divided.
+    """Return the mean cross entropy of the rows with a label, and the sum of their weights.
 
-    The arguments are those of :func:`masked_cross_entropy`, with ``ignored`` for ``ignore_label``.
-    Empty ``weights`` are 1 for all classes.
+    Unlike the native kernel, this works on every platform, and over the devices of a mapped axis.
+    The arguments are those of :func:`masked_cross_entropy`, with ``ignored`` for ``ignore_label``
+    and ``weights`` for ``class_weights``. Empty ``weights`` are 1 for all classes.
     """
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
@@ -167,8 +168,8 @@ def count_outside(
 def _as_int32(labels: Any) -> jax.Array:
     """Return integer labels as ``int32``.
 
-    Labels of wider dtypes, such as ``int64``, are first clipped to -1 and ``2**31 - 1``, so that
-    none wraps around into a class.
+    Labels of dtypes that reach beyond ``int32``, such as ``int64``, are clipped to -1 and
+    ``2**31 - 1`` first, so that none wraps around to the number of a class.
     """
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
@@ -290,17 +291,22 @@ class StepTrainer(abc.ABC):
 
     @abc.abstractmethod
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
-        """Run a module in evaluation mode (traced); return ``(output, rows lost per level)``."""
+        """Return the result of :meth:`evaluate` for one batch, and the rows lost at each level.
+
+        JAX traces this method. ``module`` is in evaluation mode. The counts of lost rows must be
+        sums over all devices.
+        """
 
     @abc.abstractmethod
     def _counted(self, counts: Any) -> jax.Array:
-        """Return the number of rows lost to capacity from the counts of :meth:`_objective`.
+        """Return the number of rows lost to capacity, given the ``counts`` of :meth:`_objective`.
 
-        Subclasses may store other counts, such as the number of labels that are not a class.
+        If ``counts`` contains more, such as the number of labels that are not a class, the subclass
+        stores it in an attribute.
         """
 
     def _check(self, labels: Any) -> None:
-        """Raise :class:`voxax.InputError` if the labels are invalid."""
+        """Raise :class:`voxax.InputError` if the labels are invalid; the base class never does."""
         del labels
 
     def _jit(self, program: Callable[..., Any], by_shard: tuple[bool, ...]) -> Any:
@@ -336,7 +342,10 @@ class StepTrainer(abc.ABC):
         return loss, prediction, dropped
 
     def _placed(self, arguments: Any) -> Any:
-        """Return the arguments of a jitted program, placed on the trainer's devices."""
+        """Return the arguments of a jitted program as arrays on the trainer's devices.
+
+        Trainers on several devices override this; the base class returns them unchanged.
+        """
         return arguments
 
     def evaluate(self, voxels: Voxels) -> Any:
@@ -475,7 +484,7 @@ def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
 
 
 def _constant(params: Any, parts: Sequence[str]) -> Any:
-    """Return parameters of a module; those in the named parts get gradients of zero."""
+    """Return ``params`` with gradients stopped in the parts of the module named in ``parts``."""
     if not parts:
         return params
 
@@ -486,7 +495,7 @@ def _constant(params: Any, parts: Sequence[str]) -> Any:
 
 
 def _copied(tree: Any) -> Any:
-    """Return a copy of the tree, on the same devices."""
+    """Return a copy of a pytree of arrays, on the same devices."""
 
     def own(x: jax.Array) -> jax.Array:
         # A named device would bind the array to it. Over several processes it must be named.

@@ -300,7 +300,10 @@ def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
 
 @functools.partial(jax.jit, static_argnames="grid")
 def _num_outside(coords: jax.Array, grid: tuple[int, ...]) -> jax.Array:
-    """Return the number of voxels outside of the grid, ``int32[]``."""
+    """Return the number of voxels outside of ``grid`` (cells along x, y, z), ``int32[]``.
+
+    Coordinates inside count from 0. Padding rows of ``coords`` do not count as voxels.
+    """
     cells = coords[:, 1:]
     outside = jnp.any((cells < 0) | (cells >= jnp.asarray(grid, jnp.int32)[None]), axis=1)
     return jnp.sum(outside & is_valid(coords), dtype=jnp.int32)

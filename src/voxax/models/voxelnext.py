@@ -148,7 +148,10 @@ class VoxelNeXtBackbone(Module):
 
 
 def _backbone_names() -> tuple[Any, ...]:
-    """Return two functions, from a layer's path to its OpenPCDet and torch-pointcloud names."""
+    """Return two functions from a layer's path to its name: in OpenPCDet, and in torch-pointcloud.
+
+    The paths are those of layers in :class:`VoxelNeXtBackbone`.
+    """
 
     def with_shared(names: Any) -> Any:
         return lambda path: names(path).replace("shared.", "shared_conv.", 1)

@@ -110,10 +110,10 @@ def _entered(
     wgrad_algo: Request,
     precision: jax.lax.PrecisionLike,
 ) -> tuple[tuple[jax.Array, jax.Array], list[jax.Array], Layer]:
-    """Return the operands ``(features, weight)`` in one dtype, the map's arrays, and the layer.
+    """Return the operands, the kernel map's arrays, and the static :class:`Layer` of a convolution.
 
-    The arguments are those of :func:`convolve`. The arrays are those that kernels may read, in the
-    order of ``view_names`` of the :class:`Layer`.
+    The arguments are those of :func:`convolve`. The operands are ``(features, weight)`` in one
+    dtype. The arrays are those that kernels may read, in the order of the layer's ``view_names``.
     """
     features, kernel_map = kernel_map.with_halo(features)
     _refuse_symbolic(kernel_map)
@@ -186,10 +186,11 @@ def _with_views(
     tunes: bool,
     key: Hashable,
 ) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """Return the layer with ``view_names`` set, and ``(name, builder)`` of each of these arrays.
+    """Return the layer with the names of the map arrays that kernels read, and how to get them.
 
-    The builder is None for an array that the kernel map provides. The result is cached, because a
-    query of all kernels takes as long as all other work of an eager call.
+    The names are in ``view_names`` of the layer. The second result has ``(name, builder)`` for each
+    array; the builder is None for an array that the kernel map provides. The result is cached,
+    because a query of all kernels takes as long as all other work of an eager call.
 
     Args:
       layer, dtype, weight_shape, platform: the layer, and what else describes its products.
@@ -416,14 +417,18 @@ def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _counts(spec: KernelSpec) -> np.ndarray:
-    """Return the number of taps of each kernel size, ``int[largest + 1]``."""
+    """Return the number of kernel offsets within each kernel size 0, 1, ..., ``int[largest + 1]``.
+
+    The largest size contains all offsets of ``spec``.
+    """
     return taps_within(np.asarray(spec.offsets))
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
-    """Return a layer with the statistics of ``sizes``, see :func:`with_statistics`.
+    """Return a dynamic layer with statistics of the kernel sizes, see :func:`with_statistics`.
 
-    If ``specialize``, also set :attr:`GridSizes.prefix`, for programs compiled for these sizes.
+    ``sizes`` has the kernel size of each output position. If ``specialize``, also set
+    :attr:`GridSizes.prefix`, for programs compiled for these sizes.
     """
     layer = with_statistics(layer, sizes)
     if not specialize:

@@ -60,9 +60,9 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 def _chosen(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for a product, among those that read only arrays in ``layer.view_names``.
 
-    If the program is lowered for a device that is not present, tracing did not know the device. All
-    kernels are then considered if these arrays include the neighbor table, because missing arrays
-    can be built from it.
+    All kernels are considered if the program is lowered for a device that is absent, and the
+    neighbor table is among these arrays: tracing did not know the device, and missing arrays can be
+    built from the table. In an eager call on CPUs, the result is that of :func:`choice_for`.
     """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
         return choice_for(problem, layer)  # the choice of the eager call
@@ -73,9 +73,9 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return ``views`` with the missing map arrays that the chosen kernel reads added.
+    """Return ``views`` (map arrays by name) plus the arrays that the chosen kernel reads.
 
-    Missing arrays are built from the neighbor table in ``views``.
+    Arrays that ``views`` lacks are built from the neighbor table in it.
     """
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
@@ -135,7 +135,7 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """Return all map arrays in ``views`` or read by the chosen kernel, by name.
+    """Return a dict by name of the map arrays ``views`` plus those that the chosen kernel reads.
 
     ``views`` are in the order of ``layer.view_names``. Missing arrays are built from the neighbor
     table, as NumPy arrays.
@@ -182,8 +182,8 @@ _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = 
 def _cotangents(parts: Parts, cts: Any, operands: tuple, views: tuple, layer: Layer) -> list:
     """Transpose a primitive: return the cotangent of each linear operand, None for all others.
 
-    ``cts`` has the cotangent of the result of each of ``parts``. The list has an entry for each
-    operand, then for each of ``views``, the map's arrays.
+    ``parts`` are the products of the primitive, and ``cts`` has the cotangent of each product's
+    result. The list has an entry for each operand, then for each of ``views``, the map's arrays.
     """
     result: list = [None] * (len(operands) + len(views))
     for ct, (product, *places) in zip(cts, parts, strict=True):
@@ -206,9 +206,9 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
         return _batch_maps(product, args, dims, layer), 0
 
     def batched(operand: Any, dim: int | None) -> Any:
-        """Return ``operand`` with its batch axis ``dim`` as axis 1: ``[rows or K, B, ...]``.
+        """Return ``operand`` with its batch axis ``dim`` moved to axis 1.
 
-        If ``dim`` is None, the operand is repeated for each of the B entries.
+        If ``dim`` is None, the operand is repeated for each of the ``size`` batch entries.
         """
         if dim is None:
             shape = (operand.shape[0], size, *operand.shape[1:])
@@ -234,7 +234,11 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
 
 
 def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
-    """Compute a batched product entry by entry in a loop, since each entry has its own map."""
+    """Compute a product for each batch entry in a loop; return the results stacked on axis 0.
+
+    ``dims`` has the batch axis of each array in ``args``, or None. The loop is for entries with
+    maps of their own, and for dynamic convolutions.
+    """
     moved = [a if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
     batched = [m for m, d in zip(moved, dims, strict=True) if d is not None]
 
@@ -277,7 +281,8 @@ def _run_gradients(
 def _fused(dgrad: Choice, wgrad: Choice) -> tuple[Fused | None, Parameters]:
     """Return the program that computes dgrad and wgrad together, and the program's parameters.
 
-    The program is None unless one kernel is chosen for both and has such a program.
+    The program is None unless one kernel is chosen for both products and has such a program for
+    this problem.
     """
     fused = dgrad.kernel.fused
     if dgrad.kernel is not wgrad.kernel or fused is None:
@@ -438,7 +443,10 @@ def convolved(x: Any, w: Any, views: Sequence[Any], epilogue: Epilogue, after: A
 
 
 def _parted(rest: Sequence[Any], tree: Any) -> tuple[Epilogue, Sequence[Any]]:
-    """Split ``rest`` into the epilogue, unflattened by ``tree``, and the map's arrays after it."""
+    """Split ``rest``, the operands after x and w, into the epilogue and the map's arrays.
+
+    ``tree`` is the pytree structure of the epilogue.
+    """
     number = tree.num_leaves
     return jax.tree.unflatten(tree, rest[:number]), rest[number:]
 
