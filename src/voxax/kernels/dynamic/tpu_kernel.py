@@ -511,7 +511,7 @@ class _ShiftedLine:
         self._known: dict[tuple[int, int], jax.Array] = {}
 
     def from_column(self, column: int) -> jax.Array:
-        """Return rows ``[length, P * C]`` of P positions, the first at position ``column`` of the line.
+        """Return ``[length, P * C]``: the rows that begin at position ``column`` of the line.
 
         ``length`` is the number of rows of a block's line.
         """
