@@ -95,7 +95,7 @@ class _Network:
         return self._call(table, 0, self.bits)
 
     def merged_blocks(self, table: jax.Array, stage: int) -> jax.Array:
-        """Return the table after the comparisons of stage number ``stage`` that are within a block."""
+        """Return the table after the comparisons of ``stage`` that are within a block."""
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:

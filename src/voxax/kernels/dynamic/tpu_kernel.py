@@ -614,7 +614,8 @@ def _call(
       body: the kernel, a function of a :class:`Step` and of refs: windows of ``x``, windows of
         ``seen``, levels, ``other``, ``out``, ``scratch``.
       other: the operand that is not ``x``, and its ``BlockSpec`` or the result of :func:`_tile`.
-      out: shape of the result, and its block as the result of :func:`_tile` or a like function.
+      out: shape of the result, and a function that creates its ``BlockSpec``, like that from
+        :func:`_tile`.
       scratch: shapes of the scratch memory.
     """
     blocks = config.blocks

@@ -391,7 +391,8 @@ def _call(
         ``other``, ``out``, ``scratch``.
       channels: number of channels of a source.
       other: the operand that is not ``x``, and its ``BlockSpec`` or the result of :func:`_block`.
-      out: shape of the result, and its block as the result of :func:`_block` or a like function.
+      out: shape of the result, and a function that creates its ``BlockSpec``, like that from
+        :func:`_block`.
       scratch: shapes of the scratch memory.
     """
     lanes = config.lanes
