@@ -95,7 +95,7 @@ class _Network:
         return self._call(table, 0, self.bits)
 
     def merged_blocks(self, table: jax.Array, stage: int) -> jax.Array:
-        """Return the table after the comparisons of ``stage`` that are within a block."""
+        """Return the table after those comparisons of a stage that are within a block."""
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:
@@ -170,7 +170,7 @@ class _Block:
     def _tiles(self, stage: Any, bit: Any) -> None:
         """Compare each row with the row whose number differs in ``bit``, which is in another tile.
 
-        Pairs of rows that are out of order in ``stage`` of the network are exchanged.
+        Rows that are out of order in this ``stage`` are exchanged.
         """
         shift = self.network.bits - _TILE_BITS
 

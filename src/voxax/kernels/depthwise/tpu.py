@@ -182,7 +182,7 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return the kernel's static arguments, a ``TileConfig``, and its list of steps (visits).
+    """Return the kernel's ``TileConfig`` and its list of visits (steps).
 
     ``gathered``, ``[rows, channels]``, is the operand from which neighbors are gathered. ``kmap``
     has the arrays of the kernel map. ``both`` is whether the call computes dgrad and wgrad.
@@ -243,8 +243,8 @@ def _taps(
 def _rows(visits: PlannedVisits, parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
     """Join ``parts``, one ``[channels, rows]`` for each block of channels, to ``[rows, C]``.
 
-    ``shape`` is the shape of the result. Rows for which ``visits`` has no step are filled in,
-    because the kernel does not write them, see :meth:`PlannedVisits.defined`.
+    ``shape`` is the shape of the result. Rows that the kernel does not write are filled in, see
+    :meth:`PlannedVisits.defined`.
     """
     if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]

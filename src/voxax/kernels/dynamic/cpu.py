@@ -132,10 +132,9 @@ def apply_on_host(
 
 
 def _mapped(problem: Problem, rows: int) -> Problem:
-    """Return ``problem`` as a problem of ``implicit_gemm`` with dense weights.
+    """Return ``problem`` as a problem of ``implicit_gemm``, with dense weights.
 
-    ``rows`` is the number of rows of the neighbor table: output positions, or for dgrad input
-    positions.
+    ``rows`` is the number of rows of the neighbor table.
     """
     if problem.product == "dgrad":
         return problem.with_layer(kind="dense", in_capacity=rows)

@@ -91,7 +91,7 @@ class _Rows:
         return rows.reshape(self.blocks, self.block, *rows.shape[1:])
 
     def arrange(self, rows: jax.Array) -> jax.Array:
-        """Return ``rows [M, ...]`` in the order of the blocks, cut by :meth:`split`."""
+        """Sort ``rows [M, ...]`` by ``self.order``, and cut them into blocks as :meth:`split`."""
         return self.split(rows if self.order is None else rows[self.order])
 
     def restore(self, blocks: jax.Array) -> jax.Array:
@@ -110,10 +110,9 @@ def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Return ``branch(n)(*operands)``, where n is the number of kernel offsets of size ``size``.
+    """Run ``branch(n)(*operands)``, where n is the number of taps of kernel size ``size``.
 
-    ``sizes`` are the kernel sizes of a block's positions. If ``size`` is None, the largest of them
-    is taken at run time.
+    If ``size`` is None, it is the largest of ``sizes``, found at run time.
     """
     if size is not None:
         return branch(grid.counts[size])(*operands)

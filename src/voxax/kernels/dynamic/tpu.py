@@ -224,11 +224,10 @@ def apply(
 
 
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    """Return ``x [B, *spatial, C]`` as the kernel reads it: split by phase, padded and packed.
+    """Split ``x [B, *spatial, C]`` by phase, the remainder of a position modulo ``stride``.
 
-    The phase is the remainder of a position modulo ``stride``. The result is
-    ``[phases * B * D, H, W / P, P * C]``: each phase is padded with zeros to ``[B, D, H, W, C]``,
-    and P neighbors along W are packed into one row.
+    The result is ``[phases * B * D, H, W / P, P * C]``: each phase is padded with zeros to
+    ``[B, D, H, W, C]``, and P neighbors along W are packed into one row.
     """
     steps = whole((0, *stride))[1:]
     x = x.reshape(*whole(x.shape[:-1]), x.shape[-1])

@@ -431,9 +431,9 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Return a ``pltpu.VMEM(shape, dtype)`` for the scratch array of shifted windows of ``x``.
+    """Return the scratch array for shifted windows of ``x``, as ``pltpu.VMEM(shape, dtype)``.
 
-    It has one window for each entry of ``config.slots``.
+    It has a window for each entry of ``config.slots``.
     """
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])

@@ -351,9 +351,9 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Return a ``pltpu.VMEM(shape, dtype)`` for the scratch array of shifted windows.
+    """Return the scratch array for shifted windows, as ``pltpu.VMEM(shape, dtype)``.
 
-    It has one window of ``channels`` channels for each entry of ``lanes.slots``.
+    It has a window of ``channels`` channels for each entry of ``lanes.slots``.
     """
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 

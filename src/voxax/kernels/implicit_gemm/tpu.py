@@ -240,7 +240,7 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return the kernel's static arguments, a ``TileConfig``, and its list of steps (visits).
+    """Return the kernel's ``TileConfig`` and its list of visits (steps).
 
     ``gathered``, ``[rows, channels]``, is the operand from which neighbors are gathered. ``kmap``
     has the arrays of the kernel map. ``needed`` is the number of bytes of vector memory that the
@@ -292,8 +292,8 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
 def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
     """Join ``outs``, one ``[block, rows]`` for each block of channels, to ``[rows, channels]``.
 
-    ``shape`` is the shape of the result. Rows for which ``visits`` has no step are filled in,
-    because the kernel does not write them, see :meth:`PlannedVisits.defined`.
+    ``shape`` is the shape of the result. Rows that the kernel does not write are filled in, see
+    :meth:`PlannedVisits.defined`.
     """
     return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
 

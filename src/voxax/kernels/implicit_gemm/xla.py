@@ -134,10 +134,9 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the numbers of all K taps, present ones first, and the number of present taps.
+    """Return the K tap numbers, present taps first, and the number of present taps.
 
-    ``found``, ``bool[T, K]``, is whether each of T rows has a neighbor at a tap. A tap is present
-    if any row has one.
+    ``found`` is ``bool[T, K]``, whether a row has a tap. A tap is present if any row has it.
     """
     some = jnp.any(found, axis=0)
     return jnp.argsort(~some, stable=True).astype(jnp.int32), jnp.sum(some, dtype=jnp.int32)
