@@ -322,10 +322,10 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each plane that a block reads and each part.
 
-    A plane is all sources with one index along D. ``reached`` is the block's number of shells, a
-    Python integer; a shell is the taps that one kernel size adds. Code is compiled for each such
-    number, and a step runs the code for its block. So no branch separates shells, and their
-    products can overlap.
+    A plane is the sources with one index along D and one phase (position modulo stride).
+    ``reached`` is the block's number of shells, a Python integer; a shell is the taps that one
+    kernel size adds. Code is compiled for each such number, and a step runs the code for its block.
+    So no branch separates shells, and their products can overlap.
 
     Args:
       config, step: parameters and step of the kernel.
@@ -449,7 +449,7 @@ def _shift_window(
       config: static parameters.
       reached: number of leading shells (taps that one kernel size adds) whose products are
         computed.
-      plane: number of the window's plane, that is, of the sources with one index along D.
+      plane: number of the window's plane: the sources with one index along D and one phase.
       windows, seens: as in :func:`_each_level`. If ``seens`` is not empty, each shell has its own
         copies, in which positions whose kernel size lacks the shell are zero.
       columns: reference to the copies, one for each entry of ``config.slots``.
