@@ -88,13 +88,13 @@ def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
       searched. ``bool[searches, 1 + D]``: False where this row has the lowest integer instead of a
       coordinate. An integer n: results of the first n searches are added, the others subtracted.
 
-    A line is the set of sites that differ only in the last coordinate. It begins at the lowest
-    integer. Let F(row) be the number of cells whose first voxel comes before this row. A cell
-    covers several lines. In one of them, the number of cells before the cell is F(corner of the
-    cell in the line) - F(begin of the line). These numbers are added up over the lines that differ
-    in the axis before the last. The cells in earlier lines are added too: F(begin of the cell's
-    first line) - F(begin of all lines along that axis). The begin of the first line cancels out.
-    The same is done for the axes before, up to the first.
+    A line is the set of sites that differ only in the last coordinate. Its begin has the lowest
+    integer as last coordinate. Let F(row) be the number of cells whose first voxel comes before
+    this row. A cell covers several lines. In one of them, the number of cells before the cell is
+    F(corner of the cell in the line) - F(begin of the line). These numbers are added up over the
+    cell's lines along the axis before the last. The cells in earlier lines are added too: F(begin
+    of the cell's first line) - F(begin of all lines along that axis). The begin of the first line
+    cancels out. The same is done for the axes before, up to the first.
     """
     axes = len(stride)
     searches = [[0, *steps, 0] for steps in itertools.product(*map(range, stride[:-1]))]

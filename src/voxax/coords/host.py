@@ -45,9 +45,10 @@ class RowKeys:
         self.radix = np.asarray(radix if self.fits else [0] * len(radix), np.int64)
 
     def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``(keys int64[N], inside bool[N])`` for N rows.
+        """Return ``(keys int64[N], inside bool[N])`` for ``rows``, ``int[N, W]``.
 
-        The mask ``inside`` tells which rows are in the box. Keys of other rows have no meaning.
+        Keys have the order of the rows. ``inside`` tells which rows are in the box; keys of other
+        rows have no meaning.
         """
         rows = rows.astype(np.int64)
         inside = np.all((rows >= self.low) & (rows <= self.high), axis=1)
@@ -55,12 +56,13 @@ class RowKeys:
 
 
 def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
-    """Return the lists of rows with coordinates moved closer together, so that keys may exist.
+    """Return the lists of rows with large gaps between coordinates shortened, so that keys fit.
 
-    Each of ``lists`` is ``int[n, W]``. On every axis, the coordinates of all lists are sorted, and
-    differences of consecutive ones are limited to ``reach + 1``. So differences up to ``reach``
-    stay the same, and larger ones stay larger than ``reach``. A search for neighbors with offsets
-    up to ``reach`` then gives the same results.
+    Each of ``lists`` is ``int[n, W]``; :class:`RowKeys` has no keys for a very large range. On
+    every axis, the distinct coordinates of all lists are sorted, and differences of consecutive
+    ones are limited to ``reach + 1``. So differences up to ``reach`` stay the same, and larger ones
+    stay larger than ``reach``. A search for neighbors with offsets up to ``reach`` then gives the
+    same results.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
     for axis in range(lists[0].shape[1]):
@@ -151,7 +153,10 @@ def _find_neighbors(
 def _find_neighbors_by_dictionary(
     sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """Return the result of :func:`find_neighbors`, slowly but for any coordinates."""
+    """Return the first M rows of :func:`find_neighbors`, slowly but for any coordinates.
+
+    There are M ``centers``.
+    """
     table = {tuple(row): i for i, row in enumerate(sorted_rows.tolist())}
     steps = [(0, *map(int, offset)) for offset in offsets]
     found = [

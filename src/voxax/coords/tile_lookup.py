@@ -126,7 +126,8 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return ``int32[W]`` twice: the least and the greatest value of each column of all rows.
 
-    ``tiles`` is ``[tiles, W, TILE]``. Rows where the mask ``known`` is False are ignored.
+    ``tiles`` is ``[tiles, W, TILE]``. Rows where the mask ``known``, ``bool[tiles, 1, TILE]``, is
+    False are ignored.
     """
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
@@ -254,7 +255,7 @@ def _search(
     steps: tuple[int, ...],
     most: int,
 ) -> jax.Array:
-    """Return the row at each query plus step, or -1: complete ``table`` by searching more blocks.
+    """Complete ``table``, the row at each query plus step, or -1, by searching more blocks of rows.
 
     A tile has TILE queries, and a block has TILE rows. A window is a few consecutive blocks, which
     are compared with a tile at a time. The first window of each tile is not searched here.
@@ -311,9 +312,10 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return, for each row of ``queries``, how many rows of ``heads`` are not greater than it.
+    """Return, for each row of ``queries``, how many rows of ``heads`` are less than or equal to it.
 
-    The order is lexicographic; ``heads`` and ``queries`` are ``[rows, words]``.
+    The order is lexicographic. For ``heads [H, W]`` and ``queries [Q, W]`` the result is
+    ``int32[Q]``.
     """
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
@@ -322,17 +324,21 @@ def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
 def _compared(
     blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return ``int32[tiles, len(steps), TILE]``: the row of each query and step, or -1.
+    """Return the row at each query plus step, ``int32[tiles, len(steps), TILE]``, or -1.
 
-    Only the window that begins at block ``first`` of a tile is searched for the tile's ``query``.
-    In the comparisons, tiles are the last axis (TPU lanes). So nothing is broadcast over lanes,
-    which takes longer than to compare.
+    ``blocks`` are ``[blocks, W, TILE]``, the rows to search. ``query`` has TILE queries for each
+    tile, ``[tiles, W, TILE]``. Only the window of ``WINDOW`` rows from block ``first[tile]`` on is
+    searched. In the comparisons, tiles are the last axis (TPU lanes). So nothing is broadcast over
+    lanes, which takes longer than to compare.
     """
     return _places(_windows(blocks, first), query, first, steps)
 
 
 def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
-    """Return ``int32[W, WINDOW, tiles]``: for each tile, the rows from block ``first[tile]`` on."""
+    """Return ``int32[W, WINDOW, tiles]``: for each tile, the rows from block ``first[tile]`` on.
+
+    ``blocks`` are ``[blocks, W, TILE]``, TILE rows of W numbers each.
+    """
     parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
     return jnp.concatenate(parts, axis=2).transpose(1, 2, 0)
 
@@ -340,10 +346,11 @@ def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
 def _places(
     window: jax.Array, query: jax.Array, first: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return ``int32[tiles, len(steps), TILE]``: the row of each query and step in a window, or -1.
+    """Return the row at each query plus step, ``int32[tiles, len(steps), TILE]``, or -1.
 
-    ``window [W, WINDOW, tiles]`` are the rows to search for each tile, from its block ``first`` on.
-    ``query [tiles, W, TILE]`` are the tile's queries.
+    ``window``, ``[W, WINDOW, tiles]``, has the rows to search for each tile, from its block
+    ``first`` on. ``query``, ``[tiles, W, TILE]``, has the tile's queries. ``steps`` are along the
+    last of the W axes.
     """
     query = query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
@@ -354,7 +361,7 @@ def _places(
 
 
 def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Group the ascending steps into runs, each of which spans at most ``LONGEST_RUN`` cells."""
+    """Divide ``steps``, which ascend, into runs that span at most ``LONGEST_RUN`` cells each."""
     runs: list[tuple[int, ...]] = []
     for step in steps:
         if not runs or step - runs[-1][0] >= LONGEST_RUN:
@@ -368,8 +375,9 @@ def _rows_of_taps(
 ) -> list[jax.Array]:
     """Return, for each step, the index in the window of the row at each query plus the step, or -1.
 
-    ``apart`` is row minus query along the last axis, for all pairs of a window's rows and queries.
-    ``alike`` are masks of the pairs that are equal along another axis.
+    Each result is ``int32[TILE, tiles]``. ``apart``, ``[WINDOW, TILE, tiles]``, is row minus query
+    along the last axis, for all pairs of a window's rows and a tile's queries. Each of ``alike`` is
+    a mask of the pairs that are equal along another axis.
 
     Rows are distinct and ascend, so the rows of a query's taps are consecutive: their indices are
     ``p, p + 1, ...``. So one sum over the window is enough to find them. The low bits of the sum

@@ -102,7 +102,8 @@ class _Network:
         """Return the table after one step of a stage, which compares rows of different blocks.
 
         Each block is compared row by row with the block whose number differs in ``bit``, and rows
-        that are out of order are exchanged. ``stage`` and ``bit`` count blocks instead of rows.
+        that are out of order are exchanged. In ``stage`` and ``bit``, 0 stands for the first stage
+        after those within a block, and for the lowest bit of a block's number.
         """
         pairs = table.reshape(self.columns, -1, 2, self.tiles << bit, _SUBLANES, _LANES)
         down = np.arange(pairs.shape[1]) >> (stage - bit) & 1 != 0  # bit stage + 1 of a row's block
@@ -131,7 +132,10 @@ class _Network:
 
 
 class _Block:
-    """The Pallas kernel that runs stages of the network on one block."""
+    """The Pallas kernel that runs stages of the sorting network on one block of rows.
+
+    It copies the block from ``source`` to ``target`` and exchanges rows there.
+    """
 
     def __init__(self, network: _Network, source: Any, target: Any) -> None:
         self.network, self.source, self.target = network, source, target
@@ -231,8 +235,8 @@ def _loop(begin: Any, end: Any, body: Callable[[Any], None]) -> None:
 def _exchanged(a: Rows, b: Rows, down: Any, num_keys: int) -> tuple[Rows, Rows]:
     """Return ``a`` and ``b`` with row i of both exchanged where they are out of order.
 
-    Rows are compared by their first ``num_keys`` columns. In the first result are the lesser of
-    both rows, or the greater ones where ``down`` is True.
+    Rows are compared by their first ``num_keys`` columns. The first result has the lesser row of
+    each pair, or the greater one where ``down`` is True, and the second result has the other.
     """
     keep = _less(a, b, num_keys) != down
     pairs = list(zip(a, b, strict=True))

@@ -109,7 +109,8 @@ def _placed_by_scatter(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the distinct rows, and the output row of each input row, -1 for none.
 
-    The first array is ``int32[capacity, W]``, with padding at the end. The second is ``int32[N]``.
+    The first array is ``int32[capacity, W]``, with padding at the end. The second is ``int32[N]``;
+    an input row has no output row if it is padding or exceeds the capacity.
 
     Args:
       rows: ``int32[N, W]``, sorted.

@@ -66,7 +66,11 @@ def _names(found: tuple[Kernel, ...], kind: WeightKind) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Kernel, ...]]:
-    """Return kernels by (kind of weight, name); cached, since each call of a layer needs them."""
+    """Return kernels by (kind of weight, algorithm name), in the order of ``found``.
+
+    Several kernels, such as those of different platforms, can share a name. The result is cached,
+    since each call of a layer needs it.
+    """
     index: dict[tuple[WeightKind, str], tuple[Kernel, ...]] = {}
     for kernel in found:
         key = kernel.kind, kernel.name

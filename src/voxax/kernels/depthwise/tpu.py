@@ -204,16 +204,23 @@ def _configured(
 
 
 def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
-    """Cut ``other [rows, C]`` into blocks ``[channels, rows]``, one for each kernel call.
+    """Cut ``other [rows, C]`` by channels into the operands of the kernel calls.
 
-    ``other`` is the operand that is not gathered.
+    ``other`` is the operand that is not gathered. Each result is ``[blocks.channels, rows]``. In
+    bfloat16, the channels of a block are reordered by
+    :func:`~voxax.kernels.implicit_gemm.windows.to_words`.
     """
     parts = by_channels(other, blocks.channels)
     return [to_words(part, 0) for part in parts] if other.dtype == jnp.bfloat16 else parts
 
 
 def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list[jax.Array]:
-    """Cut the weight ``w [K, C]`` for forward or dgrad into blocks ``float32[channels, K]``."""
+    """Cut the layer's weight ``w [K, C]`` into a ``float32[channels, K]`` for each kernel call.
+
+    There are ``blocks.channels`` channels in a call. For dgrad of a symmetric layer, the K kernel
+    offsets are reversed. ``dtype`` is that of the features: if bfloat16, channels are reordered
+    like theirs.
+    """
     parts = by_channels(weight_read(problem, w).astype(jnp.float32), blocks.channels)
     return [to_words(part, 0) for part in parts] if dtype == jnp.bfloat16 else parts
 
@@ -221,10 +228,10 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Return dw ``[K, C]``: the kernel's ``sums``, added over stripes and lanes.
+    """Return the weight gradient ``[K, C]`` in ``dtype``, from the kernel's partial ``sums``.
 
-    ``sums`` has one array ``[stripes, K * channels, lanes]`` for each block of channels. If some
-    group of tiles does not fit in ``visits``, dw is NaN.
+    ``sums`` has one array ``[stripes, K * channels, lanes]`` for each block of channels, which is
+    added over stripes and lanes. If ``visits.fits`` is False for any group of rows, all is NaN.
     """
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:

@@ -80,12 +80,19 @@ def gradients(
 
 
 def _everywhere(w: jax.Array) -> jax.Array:
-    """Repeat each weight of ``w [C, K]`` along a row of ``[K * C, WINDOW_TILE]``."""
+    """Return ``[K * C, WINDOW_TILE]``: each weight of ``w [C, K]`` in all lanes of its own row.
+
+    Row ``k * C + c`` has the weight of kernel offset ``k`` and channel ``c``.
+    """
     return jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Multiply gathered rows, ``picked``, by the weights; return the sums ``[C, config.rows]``."""
+    """Return ``[C, config.rows]``: gathered rows times weights, summed over kernel offsets.
+
+    ``picked`` has the gathered rows of all kernel offsets, offset after offset along axis 1.
+    ``w_ref`` has the weights from :func:`_everywhere`.
+    """
     # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]. The selected rows are ordered by tap.
     channels, tiles = w_ref.shape[0] // config.taps, []
     for lanes in config.tile_lanes:
@@ -98,10 +105,11 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Add the terms of one visit to ``out``, the sums of wgrad.
+    """Add what one step (visit) contributes to the weight gradient to ``out``.
 
-    ``picked`` has the gathered rows of all taps. ``tile``, ``[C, config.rows]``, has the rows of
-    the operand that is not gathered. Each term is the product of two rows, channel by channel.
+    ``picked`` has the gathered rows of all kernel offsets. ``tile``, ``[C, config.rows]``, has the
+    rows of the operand that is not gathered. They are multiplied channel by channel. ``out`` is
+    ``[1, K * C, WINDOW_TILE]``: a sum for each lane.
     """
     channels, other = tile.shape[0], tile.astype(jnp.float32)
     for begin in range(0, config.taps * channels, channels):
@@ -113,7 +121,11 @@ def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> 
 
 
 def _rows(picked: Any, begin: int, channels: int, lanes: slice) -> jax.Array:
-    """Return one tap's part of ``picked``: rows from ``begin`` on, ``float32[channels, lanes]``."""
+    """Return gathered channels ``begin`` to ``begin + channels`` of ``picked`` as float32.
+
+    Channels are counted through all kernel offsets, so these are the channels of one offset.
+    ``lanes`` selects output rows. The result is ``[channels, number of lanes]``.
+    """
     if picked.dtype == jnp.float32:
         return picked[0, begin : begin + channels, lanes]
     words = picked[0, begin // 2 : (begin + channels) // 2, lanes]

@@ -209,7 +209,11 @@ def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Extents:
-    """The fields of a :class:`Grid`, with three spatial axes and taps in the weight's order."""
+    """The fields of a :class:`Grid`, extended to three spatial axes.
+
+    Kernel offsets (taps) are in the order of the weight. Absent axes come first, with extent 1,
+    stride 1 and offset 0.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -266,14 +270,18 @@ def _call(
     pack: int,
     rows: int,
 ) -> Blocks:
-    """Return the layout of one kernel call.
+    """Return the block layout of one kernel call: forward, wgrad, or one phase of dgrad.
+
+    A phase is the remainder of a position modulo the stride. A source is an input position, or for
+    dgrad an output position.
 
     Args:
-      grid: the extents, stride and taps.
+      grid: extents of the grids, stride and kernel offsets (taps).
       phase, source, outputs: as in :class:`Blocks`, but ``source`` is without margin.
-      phases: ``[taps, 3]``, the phase of the source that each tap of the call reads.
-      shifts: ``[taps, 3]``, the distance from an output to the source that each tap reads.
-      own: indices of the call's taps in the weight; None means all taps.
+      phases: ``[taps, 3]``, the phase of the sources that each tap of the call reads.
+      shifts: ``[taps, 3]``, the distance from a result's position to the source that each tap
+        reads.
+      own: indices in the weight of the taps that the call computes; None means all taps.
       pack, rows: as for :func:`blocks_of`.
     """
     own = np.arange(len(shifts)) if own is None else own

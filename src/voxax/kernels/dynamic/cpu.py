@@ -64,7 +64,11 @@ def apply(
 
 
 def _may_be_uniform(problem: Problem) -> bool:
-    """Return whether :func:`apply` has to check at run time if each scene has a single size."""
+    """Return whether :func:`apply` has to test at run time if each scene has one kernel size.
+
+    True only for forward, if the problem says nothing about the sizes and the kernel of the largest
+    size is a cube of at most ``_KERNELS`` taps along each axis.
+    """
     sizes = problem.layer.sizes
     unknown = sizes.tile_density is None and not sizes.uniform and not sizes.prefix
     if problem.product != "forward" or not unknown or not grid_of(problem).positions:
@@ -76,9 +80,10 @@ def _may_be_uniform(problem: Problem) -> bool:
 def _by_map(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Return the product of ``a`` and ``b`` over a kernel map that is made from ``sizes``.
+    """Return y, dx or dw, as ``problem`` says, of operands ``a`` and ``b``, by a neighbor table.
 
-    The map is made and used part by part, to limit its memory.
+    ``sizes``, ``int32[M]``, has the kernel size of each output position, from which the table is
+    made. The table is made and used part by part, to limit its memory.
     """
     rows = problem.out_rows
     size = max(1, min(rows, _ENTRIES // problem.layer.num_offsets))
@@ -170,16 +175,17 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return each tap's offset, ``int32[D, 1, K]``, and the smallest size with the tap.
+    """Return the offset of each tap, ``int32[D, 1, K]``, and the kernel size from which it exists.
 
-    The sizes are ``int32[1, K]``. Taps are in the order of the weight.
+    The sizes are ``int32[1, K]``: a position has a tap if its kernel size is this size or larger.
+    The K taps (kernel offsets) are in the order of the weight.
     """
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 
 
 def _leads(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Return whether ``grouped`` is the fastest: always, except for forward with uniform sizes.
+    """Return whether to prefer ``grouped``: always, except for forward with uniform sizes.
 
     On 2 cores of an AMD EPYC (AVX2) it took 0.22 to 1.1 of the time of the next best strategy, on
     the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with gradients.

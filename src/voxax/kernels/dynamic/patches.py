@@ -121,10 +121,11 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 
 
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
-    """Return the row that each of the first ``count`` taps reads, ``int32[block, count]``.
+    """Return the row of the padded input that each position's tap reads, ``int32[block, count]``.
 
-    Taps that a position's kernel size lacks get row ``absent``. ``base`` are the rows of the
-    positions' centers.
+    Only the first ``count`` taps (kernel offsets) in the order of ``grid`` are included. ``base``
+    and ``sizes``, ``int32[block]``, are the row of each position's center and its kernel size. Taps
+    that this size lacks read row ``absent``.
     """
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
@@ -172,11 +173,11 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
 
 
 def _summed(grid: Grid, rows: _Rows, dy, segments: Segments, branch: Callable, total) -> jax.Array:
-    """Return ``total`` plus the terms of all blocks of ``rows``.
+    """Return ``total`` plus the terms of all blocks of output positions, for dgrad and wgrad.
 
-    ``dy``, ``[blocks, block, C]``, has the gradients of the positions in ``rows``. ``branch(n)``
-    returns a function of ``(total, base, sizes, dy)`` that adds the terms of one block and of the
-    first n taps.
+    ``rows`` are the blocks. ``dy``, ``[blocks, block, C]``, has the gradients of their positions.
+    ``branch(n)`` returns a function of ``(total, base, sizes, dy)`` that adds one block's terms for
+    the first n kernel offsets.
     """
     for first, last, size in segments:
 
@@ -208,7 +209,11 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Return dX ``[N, C_in]``: each block of outputs adds to the input rows that its taps read."""
+    """Return dx ``[N, C_in]``: each block of output positions adds to the input rows that it reads.
+
+    ``dy`` is ``[M, C_out]`` and ``w`` the layer's weight ``[K, C_in, C_out]``. ``rows`` are the
+    blocks, ``segments`` bounds on their kernel sizes.
+    """
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -336,9 +341,13 @@ class _Tiles:
     ) -> jax.Array:
         """Return what all taps of a tile's positions read from ``array``, ``[positions, K * C]``.
 
-        ``place`` is the tile's index. With ``own`` or ``seen``, a tap that a kernel size lacks
-        reads zero. ``own``, ``[*tile]``, has the sizes of the positions that read. ``seen``, for
-        dgrad, has the sizes of the positions of ``array``, which are read.
+        Args:
+          array: a grid ``[B, *spatial, C]`` from :meth:`margin`.
+          place: index of the tile, as from :meth:`places`.
+          seen: for dgrad, the kernel sizes of the positions of ``array``. A tap gives zero if the
+            position that it reads has a size without this tap.
+          own: ``[*tile]``, kernel sizes of the tile's positions, used if ``seen`` is None. A tap
+            gives zero for a position whose size lacks this tap.
         """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)

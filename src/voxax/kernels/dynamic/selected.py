@@ -116,9 +116,10 @@ def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
 
 
 def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
-    """Return a function of ``(a, b, sizes)`` that computes the product with ``size`` everywhere.
+    """Return a function of ``(a, b, sizes)`` that computes y, dx or dw for a single kernel size.
 
-    The function ignores ``sizes``. ``in_branch`` is whether ``jax.lax.switch`` will call the
+    ``a`` and ``b`` are the operands of ``problem``. All positions have the kernel size ``size``,
+    and the function ignores ``sizes``. ``in_branch`` is whether ``jax.lax.switch`` will call the
     function; CPUs need another algorithm there.
     """
     sides = tuple(min(size, side) for side in _sides(problem))
@@ -150,9 +151,10 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
 
 
 def _by_taps(problem: Problem, taps: np.ndarray, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return dx or dw for positions that all have the same taps, by the strategy ``masked``.
+    """Return dx or dw, as ``problem`` says, if all positions have the same kernel offsets.
 
-    ``taps`` are indices of these taps in the weight. In dw all other taps are zero.
+    ``taps`` are the indices of these offsets in the weight. All other offsets get zero in dw. ``a``
+    and ``b`` are the operands of ``problem``. The strategy ``masked`` computes the product.
     """
     offsets = tuple(problem.layer.spec.offsets[k] for k in taps)
     spec = dataclasses.replace(problem.layer.spec, offsets=offsets)

@@ -93,10 +93,10 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return the one or two numbers of positions per row to try.
+    """Return one or two candidates for the number of consecutive positions packed into a row.
 
-    The first is the largest power of two, at most ``MOST_PACKED``, for which the channels of a
-    row fit the side of the matrix unit. The second is half of it.
+    The first is the largest power of two, at most ``MOST_PACKED``, for which the channels of a row
+    fit the side of the matrix unit. The second is half of it.
     """
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
@@ -253,10 +253,11 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """Cut ``level [B, *spatial]``, one number per position, into blocks.
+    """Cut ``level [B, *spatial]`` into the blocks of the kernel.
 
-    The result is ``float32[blocks, MOST_PACKED, rows]``. The second axis is the
-    position within a row; entries after the P positions are zero.
+    ``level`` is a number for each output position. The result is
+    ``float32[blocks, MOST_PACKED, rows]``. A row has ``call.pack`` consecutive positions, which the
+    second axis numbers; the entries after them are zero.
     """
     along, high, wide = call.number
     extents = whole(level.shape)
@@ -271,7 +272,10 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
-    """Return the maximum of ``level`` over each block and its halo, ``int32[blocks]``."""
+    """Return the maximum of ``level`` over the positions that each block reads, ``int32[blocks]``.
+
+    ``level``, ``int32[B, *spatial]``, has a number for each position that is read (the source).
+    """
     level = level.reshape(whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
@@ -295,12 +299,19 @@ def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _padded(w: jax.Array, pack: int) -> jax.Array:
-    """Pad the channels of ``w [K, C_in, C_out]`` to whole registers, and append a tap of zeros."""
+    """Pad the channels of ``w [K, C_in, C_out]`` with zeros, and append zero weights as ``w[K]``.
+
+    ``pack`` positions with the padded channels fill whole registers.
+    """
     return jnp.pad(w, [(0, 1), *((0, channels_of(n, pack) - n) for n in w.shape[1:])])
 
 
 def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
-    """Turn rows ``dy [M, C]`` into ``[B * D, H', W' / P, P * C]``, padded to whole blocks."""
+    """Return ``dy [M, C]`` as the kernel reads it, ``[B * D, H', W' / P, P * C]``.
+
+    H' and W' are the extents of the output grid, padded with zeros to whole blocks. P consecutive
+    positions along W are packed into one row.
+    """
     along, high, wide = call.number
     _, lines, length = call.outputs
     channels = channels_of(dy.shape[1], call.pack)
@@ -311,14 +322,21 @@ def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
 
 
 def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
-    """Unpack a result ``[B * D, H', W' / P, P * C]`` to ``[B * D, H, W, C]`` without padding."""
+    """Unpack the kernel's result ``y [B * D, H', W' / P, P * C]`` to ``[B * D, H, W, channels]``.
+
+    This removes padding along H', W' and the channels. P is the number of positions in a row.
+    """
     _, high, wide = call.outputs
     y = y.reshape(*y.shape[:2], y.shape[2] * call.pack, -1)
     return y[:, :high, :wide, :channels]
 
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
-    """Merge ``parts``, the dx of each phase (position modulo stride), to ``[B, D, H, W, C]``."""
+    """Merge the parts of dx, one for each phase, into the whole dx ``[B, D, H, W, C]``.
+
+    A phase is the remainder of an input position modulo the stride, a key of ``parts``. A part is
+    ``[B * D, H, W, C]``, with the extents of its phase. Absent phases become zero.
+    """
     inputs, steps = whole(grid.inputs), whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]

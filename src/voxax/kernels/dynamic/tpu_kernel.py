@@ -277,7 +277,10 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of a block that is multiplied at once: ``lines`` lines from line ``first`` on."""
+    """A part of a block that is multiplied at once: ``lines`` lines, from line ``first`` on.
+
+    A line is all rows of the block with the same index along H.
+    """
 
     blocks: Blocks
     first: Any
@@ -294,9 +297,13 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return the rows of sources that a pass multiplies for this part, ``[size, P * C]``.
+        """Return the source rows that one matrix product reads for this part, ``[size, P * C]``.
 
-        ``columns`` has the shifted windows. The pass, ``one``, belongs to shell ``number``.
+        Args:
+          config: static parameters.
+          columns: reference to the shifted windows, as :func:`_shift_window` writes them.
+          number: number of the pass's shell: the kernel offsets that one kernel size adds.
+          one: the pass, that is, the matrix product.
         """
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
@@ -313,16 +320,18 @@ def _each_level(
     multiply: Callable[[_Part, int, int], None],
     end: Callable[[], None] | None,
 ) -> None:
-    """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
+    """Call ``multiply(part, plane, reached)`` for each plane that a block reads and each part.
 
-    ``reached`` is the block's number of shells, a Python integer. Code is compiled for each such
-    number, and a step runs the code for its block. So no branch separates shells, and the products
-    of two shells can overlap.
+    A plane is the sources with one index along D and one phase (position modulo stride).
+    ``reached`` is the block's number of shells, a Python integer; a shell is the taps that one
+    kernel size adds. Code is compiled for each such number, and a step runs the code for its block.
+    So no branch separates shells, and their products can overlap.
 
     Args:
       config, step: parameters and step of the kernel.
       windows: for each plane the ref of the block's window.
-      seens: for each plane the ref of the levels of the window; empty if sources are not masked.
+      seens: for each plane the ref of the levels (numbers of shells) of the window's positions;
+        empty if sources are not masked.
       columns: ref to which the window is written, shifted to begin at each column.
       begin, end: functions called before the first plane and after the last plane, or None.
       multiply: function that multiplies a part of the block on one plane.
@@ -352,7 +361,11 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Write each pass's matrix ``[P * C_in, P * C_out]``, from ``w[taps]``, to ``weights``."""
+    """Write the weight matrices of all passes to ``weights``, ``[passes * P * C_in, P * C_out]``.
+
+    A pass is one matrix product of rows of P positions. ``taps`` has, for each pass, source and
+    output of a row, the index in ``w`` of the weight that joins them, see :class:`Steps`.
+    """
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
@@ -395,7 +408,8 @@ def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
     """Return a function that creates the ``BlockSpec`` of a result or cotangent.
 
-    The function's argument maps the grid indices of a step to the number of the step's block.
+    The array has ``channels`` channels. The argument of that function is another function, which
+    maps the grid indices of a step to the number of the block that the step computes.
     """
     shape = (None, blocks.lines, blocks.length, channels)
 
@@ -429,11 +443,16 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Write the window of ``plane`` to ``columns``, shifted to each column that a pass reads.
+    """Write copies of a window to ``columns``, one for each column at which a product begins.
 
-    Only passes of the first ``reached`` shells count. ``windows`` and ``seens`` are as in
-    :func:`_each_level`. If sources are masked, each shell gets a window in which positions
-    without this shell are zero.
+    Args:
+      config: static parameters.
+      reached: number of leading shells (taps that one kernel size adds) whose products are
+        computed.
+      plane: number of the window's plane: the sources with one index along D and one phase.
+      windows, seens: as in :func:`_each_level`. If ``seens`` is not empty, each shell has its own
+        copies, in which positions whose kernel size lacks the shell are zero.
+      columns: reference to the copies, one for each entry of ``config.slots``.
     """
     blocks = config.blocks
     needed = {
@@ -478,10 +497,11 @@ def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) 
 
 
 class _ShiftedLine:
-    """One line of a window, ``[rows, P * C]``, from which rows can begin at any position.
+    """One line of a window, ``[rows, P * C]``, of which a copy can begin at any of its positions.
 
-    Rotations are cached for several reads. Two rows of 16-bit values are shifted as one row of
-    32-bit values, because the compiler needs twice as many instructions for single rows.
+    A row has P positions, so a copy is rotated unless it begins with a row. Rotations are cached.
+    Two rows of 16-bit values are rotated as one row of 32-bit values, because the compiler needs
+    twice as many instructions for single rows.
     """
 
     def __init__(self, blocks: Blocks, rows: jax.Array) -> None:
@@ -491,7 +511,10 @@ class _ShiftedLine:
         self._known: dict[tuple[int, int], jax.Array] = {}
 
     def from_column(self, column: int) -> jax.Array:
-        """Return the rows ``[length, P * C]`` that begin at position ``column`` of the line."""
+        """Return ``[length, P * C]``: the rows that begin at position ``column`` of the line.
+
+        ``length`` is the number of rows of a block's line.
+        """
         first, past = divmod(column, self._blocks.pack)
         found = self._rotated(first, past)
         if past:
@@ -502,7 +525,11 @@ class _ShiftedLine:
         return pltpu.bitcast(found, self._dtype) if self._paired else found
 
     def _rotated(self, first: int, past: int) -> jax.Array:
-        """Return ``length`` rows from row ``first`` on, each rotated left by ``past`` positions."""
+        """Return rows from row ``first`` on, each rotated left by ``past`` positions.
+
+        There are as many rows as in a line of a block, in pairs for 16-bit values. The result is
+        cached.
+        """
         if (first, past) not in self._known:
             if past:
                 lanes = self._line.shape[1] // self._blocks.pack
@@ -514,7 +541,10 @@ class _ShiftedLine:
         return self._known[first, past]
 
     def _from_row(self, first: int) -> jax.Array:
-        """Return ``length`` rows of the line from row ``first`` on."""
+        """Return as many rows as a line of a block has, from row ``first`` of the window's line on.
+
+        16-bit rows are returned in pairs, each pair as one row of 32-bit values.
+        """
         if not self._paired:
             return self._line[first : first + self._blocks.length]
         pair, number = first // 2, self._blocks.length // 2
@@ -527,10 +557,12 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Return ``[rows, channels]``: for each channel, the level of the position that it belongs to.
+    """Return ``[rows, channels]``: for each channel of a row, the level of its position.
 
-    A row has ``pack`` positions, with ``channels // pack`` channels each, one after the other.
-    ``levels`` is ``[MOST_PACKED, rows]``, the number of shells of each position of a row.
+    A row has ``pack`` positions, with ``channels // pack`` channels each, one after the other. The
+    level of a position is the number of shells within its kernel size; a shell is the taps that one
+    size adds. ``levels`` is ``[MOST_PACKED, rows]``: the first ``pack`` entries of axis 0 are the
+    positions of a row.
     """
     # A product with ones on the matrix unit, which is exact for small integers and faster than
     # moving lanes.
@@ -581,9 +613,10 @@ def _call(
       config, steps, x, levels, seen: as in :func:`product`.
       body: the kernel, a function of a :class:`Step` and of refs: windows of ``x``, windows of
         ``seen``, levels, ``other``, ``out``, ``scratch``.
-      other: one more operand, with its ``BlockSpec`` or a function like that from :func:`_tile`.
-      out: shape of the result, and a function like that from :func:`_tile`.
-      scratch: scratch memory of the kernel.
+      other: the operand that is not ``x``, and its ``BlockSpec`` or the result of :func:`_tile`.
+      out: shape of the result, and a function that creates its ``BlockSpec``, like that from
+        :func:`_tile`.
+      scratch: shapes of the scratch memory.
     """
     blocks = config.blocks
     number = steps.order.shape[0] // config.stripes

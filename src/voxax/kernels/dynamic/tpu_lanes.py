@@ -128,7 +128,10 @@ def apply(
 
 
 def _rows(lanes: Lanes, x: jax.Array) -> jax.Array:
-    """Turn ``x [B, H, W, C]`` into ``[B * H * C, W]``, with C and W padded to whole registers."""
+    """Return ``x [B, H, W, C]`` as the kernel reads it, ``[B * H * C, W]``, with W along lanes.
+
+    W and C are padded with zeros, so that W and the channels of a group fill whole registers.
+    """
     more = channels_of(x.shape[3], lanes.pack) - x.shape[3]
     x = jnp.pad(x, ((0, 0), (0, 0), (0, lanes.width - x.shape[2]), (0, more)))
     return jnp.swapaxes(x, 2, 3).reshape(-1, lanes.width)
@@ -141,7 +144,10 @@ def _whole_blocks(lanes: Lanes, x: jax.Array) -> jax.Array:
 
 
 def _in_window(lanes: Lanes, sizes: jax.Array) -> jax.Array:
-    """Return the maximum of ``sizes`` over the window of each block, ``[blocks]``."""
+    """Return the maximum of ``sizes [B, H, W]`` over the lines that each block reads, ``[blocks]``.
+
+    These lines are the block and its halo along H.
+    """
     sizes = jnp.max(sizes, axis=2)
     behind = lanes.number * lanes.lines + lanes.window - lanes.lines - lanes.low - lanes.high
     sizes = jnp.pad(sizes, ((0, 0), (lanes.low, max(0, behind))))

@@ -174,7 +174,11 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of a block: ``width`` lanes, from lane ``first`` on, of one group of P lines."""
+    """A part of a block that is multiplied at once: ``width`` lanes of one group of lines.
+
+    The lanes begin with ``first``. A group is P consecutive lines of the block, and ``group`` its
+    number. A line has one index along H, and W along its lanes.
+    """
 
     lanes: Lanes
     group: Any
@@ -194,19 +198,24 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return the rows of sources that a pass multiplies for this part, ``[P * C, width]``.
+        """Return the source rows that one matrix product reads for this part, ``[P * C, width]``.
 
-        ``columns`` has the shifted windows. The pass, ``one``, belongs to shell ``number``.
+        Args:
+          columns: reference to the shifted windows, as :func:`_shift_window` writes them.
+          number: number of the pass's shell: the kernel offsets that one kernel size adds.
+          one: the pass, that is, the matrix product.
+          channels: C, the number of channels of a source.
         """
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
 
     def levels(self, level: Any, rows: int) -> jax.Array:
-        """Return the levels of the part's positions, ``[P * rows, width]``.
+        """Return the part's levels, each line repeated ``rows`` times, ``[P * rows, width]``.
 
-        ``level``, ``[lines, 1, W]``, has the levels of a block. The result has each of the part's P
-        lines ``rows`` times.
+        The level of a position is the number of shells within its kernel size; a shell is the taps
+        that one size adds. ``level``, ``[lines, 1, W]``, has those of a block. P is the number of
+        lines of the part.
         """
         pack = self.lanes.pack
         found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
@@ -214,7 +223,10 @@ class _Part:
 
 
 def _rows(line: Any, lines: int, channels: int) -> Any:
-    """Return a slice of ``[H * C, W]``: the rows of ``lines`` lines, from ``line`` on."""
+    """Return the slice of ``[H * C, W]`` that has ``lines`` lines, from number ``line`` on.
+
+    A line has one index along H and ``channels`` rows, one for each channel.
+    """
     return pl.ds(pl.multiple_of(line * channels, tpu_kernel.TILE_ROWS), lines * channels)
 
 
@@ -227,11 +239,12 @@ def _each_level(
     joined: int,
     multiply: Callable[[_Part, int], None],
 ) -> None:
-    """Shift the window, then call ``multiply(part, reached)`` for all groups and lanes of a block.
+    """Write a block's shifted windows, then call ``multiply(part, reached)`` for all its parts.
 
-    Each call of ``multiply`` processes ``joined`` groups, of which ``part`` is the first.
-    ``reached`` is the block's number of shells, a Python integer. Code is compiled for each such
-    number, and a step runs the code for its block.
+    A call computes ``joined`` groups of lines, of which ``part`` has the first, in one tile of
+    lanes. ``reached`` is the block's number of shells, a Python integer; a shell is the taps that
+    one kernel size adds. Code is compiled for each such number, and a step runs the code for its
+    block. ``window``, ``level`` and ``columns`` are as in :func:`_shift_window`.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined
@@ -256,10 +269,17 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Write the window to ``columns``, once for each shift that a pass reads.
+    """Write copies of a block's window to ``columns``, one for each shift along W.
 
-    Only passes of the first ``reached`` shells count. If sources are masked, each shell gets a
-    window in which positions without this shell are zero.
+    Args:
+      lanes: the block layout.
+      reached: number of leading shells (taps that one kernel size adds) whose products are
+        computed.
+      step: the step of the kernel, which tells the block.
+      window: reference to the lines that are loaded for the block.
+      level: reference to the levels (numbers of shells) of these lines, if ``lanes.masks_source``.
+        Then each shell has its own copies, in which positions without the shell are zero.
+      columns: reference to the copies, one for each entry of ``lanes.slots``.
     """
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
@@ -300,7 +320,10 @@ def _shift_window(
 
 
 def _paired(rows: jax.Array) -> jax.Array:
-    """Join pairs of 16-bit rows to 32-bit rows, which one instruction can move or mask."""
+    """Return pairs of 16-bit rows as 32-bit rows, which one instruction can move or mask.
+
+    Rows of 32-bit values are returned as they are.
+    """
     return pltpu.bitcast(rows, jnp.int32) if rows.dtype.itemsize == 2 else rows
 
 
@@ -310,7 +333,11 @@ def _single(rows: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
-    """Write each pass's matrix ``[P * C_result, P * C]``, from ``w[taps]``, to ``weights``."""
+    """Write the weight matrices of all passes to ``weights``, ``[passes, P * C_result, P * C]``.
+
+    A pass is one matrix product of groups of P positions. ``taps`` has, for each pass, source and
+    output of a group, the index in ``w`` of the weight that joins them, see ``tpu_kernel.Steps``.
+    """
     pack = lanes.pack
 
     def one(number: Any) -> None:
@@ -334,7 +361,8 @@ def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
 def _block(lanes: Lanes, channels: int) -> Callable[..., pl.BlockSpec]:
     """Return a function that creates the ``BlockSpec`` of a result or cotangent.
 
-    The function's argument maps the grid indices of a step to the number of the step's block.
+    The array has ``channels`` channels. The argument of that function is another function, which
+    maps the grid indices of a step to the number of the block that the step computes.
     """
     shape = (lanes.lines * channels, lanes.width)
 
@@ -362,9 +390,10 @@ def _call(
       body: the kernel, a function of a :class:`Step` and of refs: a window of ``x``, levels,
         ``other``, ``out``, ``scratch``.
       channels: number of channels of a source.
-      other: one more operand, with its ``BlockSpec`` or a function like that from :func:`_block`.
-      out: shape of the result, and a function like that from :func:`_block`.
-      scratch: scratch memory of the kernel.
+      other: the operand that is not ``x``, and its ``BlockSpec`` or the result of :func:`_block`.
+      out: shape of the result, and a function that creates its ``BlockSpec``, like that from
+        :func:`_block`.
+      scratch: shapes of the scratch memory.
     """
     lanes = config.lanes
     number = steps.order.shape[0] // config.stripes

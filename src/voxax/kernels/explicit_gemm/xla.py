@@ -141,7 +141,10 @@ def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Ar
 def _gather_product(
     problem: Problem, x: jax.Array, w: jax.Array, neighbors: jax.Array
 ) -> jax.Array:
-    """Return ``y[m] = sum_k x[neighbors[m, k]] @ w[k]``, ``[M, C_out]``, by im2col in tiles."""
+    """Return ``y[m] = sum_k x[neighbors[m, k]] @ w[k]``, ``[M, C_out]``, by im2col in tiles.
+
+    A neighbor -1 adds zero. ``w`` may also be grouped or depthwise, see :func:`_multiply`.
+    """
     source = with_zero_row(x)
     rows = clear_missing(neighbors, x)
 

@@ -372,8 +372,8 @@ def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
     """Return ``(parameters, operands, result)``: integer parameters by name, and two sizes.
 
-    ``operands`` is the number of elements of both operands of a step, ``result`` that of its
-    result.
+    ``operands`` is the number of elements that one step of the kernel's sum reads, of both operands
+    together. ``result`` is the number of elements of the sum.
     """
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
@@ -384,7 +384,10 @@ def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[st
 
 
 def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
-    """Return all block sizes of this module, cut to the problem's channels, as parameters."""
+    """Return all candidates for the block sizes, as parameters, whether they fit the GPU or not.
+
+    Blocks are cut to the problem's channels. :func:`_most_warps` limits the number of warps.
+    """
     # Three passes hold both halves of their operands in registers: ptxas spilled in large blocks.
     exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"
@@ -420,8 +423,9 @@ def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int 
 def _splits(problem: Problem, wanted: int) -> list[int]:
     """Return up to three candidates for the number of parts of wgrad's sum, the best guess first.
 
-    The best guess is the smallest number that gives ``wanted`` programs and few rows per part. If
-    that many partial sums exceed the cache, it is the largest number that does not.
+    Different programs compute the parts. ``wanted`` is the number of programs that keeps the GPU
+    busy. The best guess is the smallest number of parts that gives so many programs and few rows
+    per part. If that many partial sums exceed the cache, it is the largest number that does not.
     """
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
@@ -439,8 +443,8 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
     """Return candidates for few rows, in which several programs share the taps of a tile.
 
-    They are the first two candidates of ``whole`` that give fewer than ``wanted`` programs, with
-    ``split_k_factor`` added.
+    ``wanted`` is the number of programs that keeps the GPU busy. The candidates are the first two
+    of ``whole`` that give fewer programs, with different values of ``split_k_factor`` added.
     """
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]

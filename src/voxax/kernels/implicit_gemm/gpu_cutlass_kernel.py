@@ -289,11 +289,19 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the operands of step ``turn`` to stage ``slot`` of shared memory.
+    """Start to copy the operands of step ``turn`` of forward or dgrad to shared memory.
 
-    A step of forward or dgrad is one tap and ``tile.depth`` input channels. ``arrays`` is
-    ``(table, taps, x, w)``. ``place`` is ``(thread, first row, first tap, group, first output
-    channel)``.
+    A step is one tap (kernel offset) and ``tile.depth`` input channels.
+
+    Args:
+      arrays: ``(table, taps, x, w)`` as for :func:`product`.
+      shared: ``(shared_a, shared_b, layout_a, layout_b)``, shared memory and its layout for rows of
+        x and for weights.
+      place: ``(thread, first row, first tap, group, first output channel)``. The tap is an index
+        into the list of taps of the tile.
+      turn: number of the step.
+      slot: number of the stage (buffer) of shared memory.
+      tile, sizes: static sizes of the kernel.
     """
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
@@ -336,10 +344,12 @@ def _fetch_side(
     tile: cutlass.Constexpr,
     groups: cutlass.Constexpr,
 ):
-    """Start to copy one operand of a step of wgrad to stage ``slot`` of shared memory.
+    """Start to copy one operand of a step of wgrad to stage (buffer) ``slot`` of shared memory.
 
-    The operand has ``tile.depth`` rows of ``array`` and ``width`` channels. The rows are the input
-    rows (``side`` 0) or the output rows (``side`` 1) of the pairs from number ``step`` on.
+    The operand has ``tile.depth`` rows of ``array`` and ``width`` of its channels. The rows are the
+    input rows (``side`` 0) or the output rows (``side`` 1) of the pairs from number ``step`` on.
+    ``place`` is ``(thread, end of the pairs, group, first channel)``. ``channels`` is the number of
+    channels of a group. ``shared`` is the memory of this operand, ``layout`` its layout.
     """
     thread, end, group, first = place
     across = width // PIECE
@@ -359,9 +369,13 @@ def _fetch_side(
 def _fetch_pairs(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the operands of step ``turn`` of wgrad to stage ``slot`` of shared memory.
+    """Start to copy the operands of step ``turn`` of wgrad to shared memory.
 
-    The operands are the rows of x and of dy that belong to ``tile.depth`` pairs of one tap.
+    They are copied to stage (buffer) ``slot``. The operands are the rows of x and of dy that belong
+    to ``tile.depth`` pairs of one tap. ``arrays`` is ``(pairs, x, dy)`` as for
+    :func:`weight_product`. ``shared`` is as for :func:`_fetch_step`, with rows of x and of dy.
+    ``place`` is
+    ``(thread, first pair, end of the pairs, group, first input channel, first output channel)``.
     """
     pairs, x, dy = arrays
     shared_a, shared_b, layout_a, layout_b = shared
@@ -390,10 +404,17 @@ def _sum_steps(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Return a thread's part of the tile's result, summed over ``turns`` steps.
+    """Return one thread's part of the product that its block computes, summed over ``turns`` steps.
 
-    ``fetch_step`` starts the copies of a step: ``_fetch_step`` or ``_fetch_pairs``, which explain
-    ``arrays`` and ``place``.
+    Args:
+      fetch_step: function that starts to copy the operands of a step: ``_fetch_step`` (forward and
+        dgrad) or ``_fetch_pairs`` (wgrad).
+      arrays, place: arguments of ``fetch_step``.
+      turns: number of steps.
+      tiled: the tiled MMA from :func:`tiled_product`.
+      layout_a, layout_b: layouts of both operands in shared memory, from :func:`staged`.
+      transposed: whether the first operand is transposed when it is read, as in wgrad.
+      tile, sizes: static sizes of the kernel.
     """
     thread, dtype = place[0], arrays[2].element_type
     memory = cutlass.memory.SmemAllocator()
@@ -433,10 +454,12 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums ``total`` to ``out``.
+    """Write ``total``, one thread's sums of a tile of the result, to ``out``.
 
-    ``target_of(where_to, row, sizes)`` returns where a row of the result begins in ``out``, in
-    units of C_out elements. Rows from ``rows`` on and channels from C_out on are not written.
+    ``tiled`` tells which elements of the tile the thread has. ``first_row`` and ``first_out`` are
+    the tile's first row and output channel. ``target_of(where_to, row, sizes)`` returns where a row
+    begins in ``out``, in units of C_out elements; it is :func:`_row_of_output` or
+    :func:`_row_of_weight`. Rows from ``rows`` on and channels from C_out on are not written.
     """
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
@@ -454,19 +477,21 @@ def _store(
 
 
 def _row_of_output(where_to, row, sizes):
-    """Return where the result for column ``row`` of the sorted table begins in ``out``.
+    """Return where forward and dgrad write the result for column ``row`` of the sorted table.
 
-    This is for forward and dgrad, in units of C_out elements. ``where_to`` is ``(table, slice,
-    group)``.
+    The result is an index into ``out``, in units of C_out elements. ``where_to`` is
+    ``(table, slice, group)``: the sorted neighbor table, whose last row has the output row of each
+    column, the number of the slice of taps, and the group of channels.
     """
     table, part, group = where_to
     return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
 
 
 def _row_of_weight(where_to, row, sizes):
-    """Return where wgrad's result for input channel ``row`` begins in ``out``.
+    """Return where wgrad writes the result for input channel ``row`` of a group.
 
-    The unit is C_out elements. ``where_to`` is ``(slice, tap, group)``.
+    The result is an index into ``out``, in units of C_out elements. ``where_to`` is
+    ``(slice, tap, group)``, where the slice is that of the pairs over which the kernel sums.
     """
     part, tap, group = where_to
     return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row

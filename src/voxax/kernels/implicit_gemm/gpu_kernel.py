@@ -338,7 +338,11 @@ def weight_product(
 
 
 def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: Any) -> dict:
-    """Return the compile-time constants that forward_kernel and weight_kernel share, by name."""
+    """Return the compile-time constants that forward_kernel and weight_kernel share, by name.
+
+    ``c_in`` and ``c_out`` are the channels of one group. ``arrays`` are the arrays that the kernel
+    indexes; the largest determines whether indices have 32 or 64 bits.
+    """
     return {
         "GROUPS": groups,
         "IN": c_in,

@@ -115,7 +115,12 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 class _Lists:
-    """The list of items of one block while it is built, as one entry of the array ``items``."""
+    """Builder of the list of items of one block of output rows.
+
+    The list is the attribute ``array``, which becomes one entry of the array ``items``. ``own`` is
+    the number of leading groups of the block whose rows are their own neighbors under the middle
+    tap. See ``tpu_items._build`` for the rows of the array.
+    """
 
     def __init__(self, shape: Shape, own: int) -> None:
         rows = shape.list_rows

@@ -88,7 +88,9 @@ def _run(
 def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
     """Copy a block's ``table`` to ``left``: ``left[j, tap, g] = table[tap, 8 * g + j]``.
 
-    Entries become -1 from row ``rows`` on and from tap ``taps`` on.
+    ``table`` has the neighbors of 8 taps. ``rows`` and ``taps`` are the numbers of rows and taps of
+    the whole table that are left from the block's first row and tap on. Entries of ``left`` after
+    these become -1 (no neighbor).
     """
     within = (TAPS, PASS)
     lane = jax.lax.broadcasted_iota(jnp.int32, within, 1)
@@ -115,8 +117,10 @@ def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
 def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
     """Remove leading groups whose rows are their own neighbors from ``left``; return their number.
 
-    These are the groups of ``block`` before the first group in which ``tap`` has another neighbor
-    for some row. Their entries for ``tap`` become -1, so they get no items of this tap.
+    A group is 8 output rows. ``tap`` is the number of the middle tap in ``left``, which has the
+    neighbors that have no item yet, see :func:`_part`. The leading groups are those of ``block``
+    before the first group in which ``tap`` has another neighbor, or none, for some row. Their
+    entries for ``tap`` become -1, so they get no items of it.
     """
     within = (TAPS, shape.groups)
     group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
@@ -143,9 +147,10 @@ def _any(left: Any) -> Any:
 def _find(left: Any) -> tuple[jax.Array, jax.Array]:
     """Find the next item of each tap and group, and remove its neighbors from ``left``.
 
-    Return ``(begins, words)``, each ``int32[TAPS, groups]``: the first input row of each item, and
-    the word that describes its neighbors, see ``tpu_items._build``. The word is 0 if ``left`` has
-    no neighbor of the tap and group.
+    A group is 8 output rows. An item is 8 consecutive input rows from the lowest neighbor in
+    ``left`` on. Return ``(begins, words)``, each ``int32[TAPS, groups]``: the first input row of
+    each item, and the word that describes its neighbors, see ``tpu_items._build``. The word is 0 if
+    ``left`` has no neighbor of the tap and group.
     """
     # An item is 8 consecutive input rows, beginning with the lowest one in ``left``.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
@@ -164,7 +169,9 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
     """Write the items that :func:`_find` returned to ``moved``, without gaps between a tap's items.
 
-    ``pieces`` is the number of pieces, of 16 items, that the block's list has so far.
+    ``moved`` is a reference to ``int32[3, TAPS, n]``: the first input row, the first output row in
+    the block, and the word of each item. A piece is 16 items. ``pieces`` is the number of pieces
+    that the block's list has so far.
 
     Returns:
       For each tap ``(index, count)``: the index in the block's list of the tap's first new piece,

@@ -101,7 +101,10 @@ def tiles_of(table: jax.Array, rows: int) -> Tiles:
 
 
 def _listed(there: jax.Array) -> jax.Array:
-    """Return :attr:`Tiles.taps`, where ``there [K, tiles]`` is whether a tap occurs in a tile."""
+    """Return :attr:`Tiles.taps`, the list of taps of each tile, followed by their number.
+
+    ``there``, ``bool[K, tiles]``, is whether a tap (kernel offset) occurs in a tile.
+    """
     # Let upto[k] be the number of existing taps among 0 ... k. The n-th existing tap, from 0, is
     # the first k with upto[k] = n + 1. As upto ascends, this is the number of k with upto[k] <= n.
     number = there.shape[0]

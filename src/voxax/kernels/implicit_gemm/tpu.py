@@ -276,9 +276,10 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Cut the weight ``w [K, C_in, C_out]`` into operands of the kernel, by blocks of channels.
+    """Cut the layer's weight ``w [K, C_in, C_out]`` by channels into operands of kernel calls.
 
-    Element ``[i][j]`` is for block i of the result's channels and block j of the gathered channels.
+    Element ``[i][j]`` is for block i of the result's channels and block j of the gathered channels,
+    in the form that :func:`_weight_of` returns.
     """
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
@@ -382,7 +383,8 @@ def visits_of(
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
     """Turn ``w [K, C_in, C_out]`` into the operand ``bfloat16[parts * C_out, K * C_in]``.
 
-    Input channels are permuted to the order in which the kernel gathers them.
+    With 3 parts, each float32 weight is the sum of 3 bfloat16 numbers; with 1 part, the weight is
+    rounded, and input channels are permuted to the order in which the kernel gathers them.
     """
     w = w if parts_of(problem) > 1 else to_words(w, 1)
     rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
@@ -427,7 +429,7 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
     """Return all :class:`Blocks` with ``window`` rows in a window, fewest kernel calls first.
 
-    ``times`` is a factor on the usual numbers of tiles in a step.
+    ``times`` is a factor by which steps process more tiles than usual, see :func:`steps_of`.
     """
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1

@@ -116,9 +116,9 @@ def product(
 
 
 def _in_parts(w: jax.Array, parts: int) -> jax.Array:
-    """Split ``w [K, C_in, C_out]`` into ``bfloat16[K, parts * C_in, C_out]``, largest part first.
+    """Return ``w [K, C_in, C_out]`` as ``bfloat16[K, parts * C_in, C_out]``, largest part first.
 
-    The sum of the parts is ``w``.
+    Each weight is the sum of ``parts`` bfloat16 numbers: exact float32 for 3, rounded for 1.
     """
     # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of the rest. ``reduce_precision``
     # rounds, because compilers may remove a conversion to bfloat16 and back.
@@ -155,7 +155,10 @@ def _smem_bytes(problem: Problem) -> int:
 
 
 def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
-    """Build the lists of items of a neighbor table on the device.
+    """Build the lists of items of a neighbor table ``int32[M, K]`` on the device.
+
+    An item describes the neighbors of 8 output rows (a group) that one tap finds within 8
+    consecutive input rows. 16 items (a piece) share a tap. ``spec`` is not used.
 
     Returns:
       ``int32[blocks, rows, 128]``, see ``items.Shape``. The rows of each block are:

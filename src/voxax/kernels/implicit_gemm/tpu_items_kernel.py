@@ -142,7 +142,10 @@ def product(
 
 
 def _block_of(step: Any, loads: int) -> Any:
-    """Return the number of the block that a step computes, 0 in the first ``loads`` steps."""
+    """Return the number of the block of output rows that a step computes.
+
+    It is 0 in the first ``loads`` steps, which only load input rows.
+    """
     return jnp.maximum(step - jnp.int32(loads), 0)
 
 
@@ -260,7 +263,11 @@ def _fill(ref: Any) -> None:
 
 
 def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
-    """Copy ``x``, the ``LOADED`` input rows of a step, to ``rows`` as 32-bit words."""
+    """Copy ``x``, the ``LOADED`` input rows of ``step``, to their place in ``rows``.
+
+    ``rows`` has all input rows as 32-bit words: float32 channels, or two bfloat16 channels if
+    ``config.words`` is 2.
+    """
 
     def load(place: Any, _: None) -> None:
         at = pl.multiple_of(place * _STRIDE, _STRIDE)
@@ -284,8 +291,9 @@ def _add_own(
 ) -> None:
     """Write the middle tap's products of a block's first ``groups`` groups to ``sums``.
 
-    The rows of these groups are their own neighbors under this tap. ``begin`` is the first row of
-    the block. The sums of the block's other rows become zero.
+    The rows of these groups are their own neighbors under this tap, so they are read from ``rows``,
+    all input rows, without items. ``begin`` is the first row of the block. ``picked`` is scratch
+    memory. The sums of the block's other rows become zero.
     """
 
     # As many rows as a pass moves, because the next product waits for the move.
@@ -306,10 +314,12 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Work on three passes of 128 items at once, so that no part waits for another.
+    """Do one round of a pipeline that gathers, multiplies and adds passes of 128 items.
 
     Gather the rows of pass ``place`` to ``picked``, multiply those of pass ``place - 1`` to
-    ``terms``, and add those of pass ``place - 2`` to ``sums``. The block has ``number`` passes.
+    ``terms``, and add those of pass ``place - 2`` to ``sums``. The block has ``number`` passes,
+    whose items are in ``lists``. ``rows`` has all input rows. No stage waits for another in a
+    round.
     """
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
@@ -387,7 +397,10 @@ def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
 
 
 def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
-    """Convert gathered rows, ``words``, to bfloat16 parts; write them to ``picked[:, at]``."""
+    """Convert gathered rows, ``words``, to bfloat16 parts; write them to ``picked[:, at]``.
+
+    ``words`` are 32-bit words as in :func:`_load`. The sum of a channel's parts is its value.
+    """
     if config.words == 2:
         picked[0, at, :CHANNELS] = _half(words << 16)
         picked[0, at, CHANNELS:] = _half(words & jnp.int32(-(1 << 16)))
@@ -409,7 +422,10 @@ def _half(bits: jax.Array) -> jax.Array:
 
 
 def _product(config: ItemConfig, picked: Any, at: Any, w: Any, tap: Any) -> jax.Array:
-    """Multiply the rows ``at`` of ``picked`` by the weight of ``tap``; return ``[rows, C_out]``."""
+    """Multiply the rows ``at`` of ``picked`` by the weight of ``tap``; return ``[rows, C_out]``.
+
+    Rows and weights are sums of ``config.parts`` bfloat16 parts.
+    """
     c_in = picked.shape[2]
     total = jnp.zeros((at.size, w.shape[2]), config.total)
     # x w = sum_ij x_i w_j over i + j < parts, counted from 0, the smallest terms first. The other

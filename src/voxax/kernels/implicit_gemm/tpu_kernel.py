@@ -186,7 +186,11 @@ def gradients(
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Multiply the rows ``picked`` for a visit by all weights; return ``[C_out, config.rows]``."""
+    """Multiply the rows gathered for a visit by all weights; return ``[C_out, config.rows]``.
+
+    ``picked`` has the rows of all taps, see :func:`_pick`. ``w_ref`` is
+    ``[parts * C_out, K * C_in]``.
+    """
     channels, terms = w_ref.shape[0] // config.parts, w_ref.shape[1]
     y = jnp.zeros((channels, config.rows), config.total)
     # w x = sum_ij w_i x_j over i + j < parts, counted from 0, the smallest terms first. The other
@@ -206,7 +210,11 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Multiply ``tile [C_out, rows]`` by the transpose of ``picked`` rows; add to ``out[0]``."""
+    """Add one visit's terms of the weight gradient to ``out[0]``, ``[C, K * C_gathered]``.
+
+    They are the product of ``tile``, ``[C, rows]``, the operand that is not gathered, and the
+    transpose of ``picked``, the gathered rows of all taps.
+    """
     channels, others = tile.shape[0], _in_parts(tile, config.parts)
     for part in reversed(range(config.parts)):
         rows = config.parts - part
@@ -341,7 +349,10 @@ def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
 
 
 def _with_neighbors(tile: Any, last: Any) -> jax.Array:
-    """Return ``tile [C, rows]`` with zeros where ``last``, the largest neighbor of a row, is -1."""
+    """Return ``tile [C, rows]`` with zeros in the rows that have no neighbor.
+
+    ``last``, ``[1, rows]``, is the largest neighbor of each row, -1 if it has none.
+    """
     rows = tile[...]
     return jnp.where(last[...] >= 0, rows, jnp.zeros_like(rows))
 
@@ -451,7 +462,11 @@ class Step:
 
 
 def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Array:
-    """Return the neighbors of ``group``, loaded from ``table``, with -1 after row ``rows``."""
+    """Return the neighbors of a group's output rows, ``int32[K, config.rows]``.
+
+    ``table`` is a reference to them. ``rows`` is the number of output rows. Columns of the last
+    group after these become -1.
+    """
     found = table[...]
     if rows % config.rows == 0:
         return found
@@ -464,7 +479,8 @@ def _pick(
 ) -> None:
     """Gather the rows of every tap and write them to ``picked[part, tap * words + word, row]``.
 
-    Rows whose neighbor is absent or outside the window become zero.
+    A gathered row has ``words`` words of 32 bits. Rows whose neighbor is absent or outside the
+    window become zero.
 
     Args:
       config: static parameters.
@@ -498,11 +514,11 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """Return ``(row, column)`` of a window: its first row, and where ``windows.in_windows`` has it.
+    """Return ``(row, column)``: a window's first row, and its column in ``windows.in_windows``.
 
-    The window begins at row ``start``, or earlier if fewer rows are left of the ``rows`` input
-    rows. ``column`` is the row's index along the last axis of an array from ``in_windows``. It is
-    a multiple of ``WINDOW_TILE``, since such an array has every row twice.
+    The window begins at row ``start``, or earlier if fewer than ``config.window`` of the ``rows``
+    input rows follow. An array from ``in_windows`` has every row twice along its last axis, so
+    ``column`` is a multiple of ``WINDOW_TILE``.
     """
     begin = jnp.minimum(start, rows - config.window)
     # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.
@@ -553,9 +569,9 @@ def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _pieces(config: TileConfig, terms: int) -> list[tuple[int, int]]:
-    """Return ``(begin, size)`` of the slices in which ``terms`` terms are added.
+    """Return ``(begin, size)`` of each slice of a sum of ``terms`` products for the matrix unit.
 
-    Slices are so short that float32 adds 8-bit integers exactly; other sums have one slice.
+    For 8-bit integers, slices are so short that float32 adds them exactly. Otherwise there is one.
     """
     size = _EXACT_TERMS if config.total == jnp.int32 else terms
     return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
