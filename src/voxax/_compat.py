@@ -98,9 +98,10 @@ def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
 def _eagerly(values: Any) -> Iterator[None]:
     """Return a context that evaluates eagerly and leaves a surrounding ``shard_map``.
 
-    Arrays that are created under the mesh of a ``shard_map`` belong to this mesh, and could not be
-    used with other arrays afterwards. ``jax.ensure_compile_time_eval`` does not leave a
-    ``shard_map`` that runs without ``jit``. Inside, the current mesh is the one of ``values``.
+    In the context, the mesh is the explicit mesh of the arrays in ``values``, or none. Arrays that
+    are created under the mesh of a ``shard_map`` belong to this mesh, and could not be used with
+    other arrays afterwards. ``jax.ensure_compile_time_eval`` is not enough, because it does not
+    leave a ``shard_map`` that runs without ``jit``.
     """
     no_mesh = jax.sharding.AbstractMesh((), ())
     with (
@@ -140,7 +141,7 @@ def is_mapped(*values: Any) -> bool:
 
 
 def _value_in(tracer: Any, names: Sequence[str]) -> Any:
-    """Return the first of the attributes ``names`` that the tracer's class has, or None."""
+    """Return the value of the first attribute in ``names`` that the tracer's class has, or None."""
     # This checks the class, because JAX takes long to find that a tracer lacks an attribute.
     name = next((name for name in names if _private(type(tracer), name) is not None), None)
     return None if name is None else _private(tracer, name)
@@ -310,7 +311,10 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
 
 
 def _scan_parts(params: Any) -> tuple[int, int]:
-    """Return how many operands of a scan's body are constants, and how many are carried values."""
+    """Return the number of constants and of carried values among the operands of a ``scan``.
+
+    ``params`` are the parameters of the scan's equation.
+    """
     if "num_carry" in params:
         return params["num_consts"], params["num_carry"]
     consts, state, *_ = map(len, params["ft_in"].unpack())  # JAX 0.12
@@ -318,7 +322,11 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Return the index of the argument that a jaxpr returns as result ``place``, or None."""
+    """Return the index of the argument that a jaxpr returns unchanged as its result ``place``.
+
+    ``body`` is the jaxpr and ``place`` the index of the result. The value is None if the result is
+    not known to be a copy of an argument.
+    """
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -491,7 +499,7 @@ def on_whole_arrays(
 
 
 def _is_of_split_batch(leaf: Any) -> bool:
-    """Return whether ``jax.vmap`` maps an array over an axis that is split over a mesh."""
+    """Return whether ``leaf`` is a ``jax.vmap`` tracer whose mapped axis is split over a mesh."""
     dim, value = _private(leaf, "batch_dim"), _private(leaf, "val")
     if not isinstance(dim, int) or value is None:
         return False
@@ -500,10 +508,11 @@ def _is_of_split_batch(leaf: Any) -> bool:
 
 
 def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Return a function's results under ``jax.vmap``: computed on the gathered batch, then split.
+    """Return ``function(*args, **options)``, computed under ``jax.vmap`` on the gathered batch.
 
-    JAX has no rule for some operations on a split batch, such as taking rows of an array that all
-    devices share.
+    Batched arrays are gathered from all devices of the mesh, and the results are split as the batch
+    was. JAX has no rule for some operations on a split batch, such as taking rows of an array that
+    all devices share.
     """
     leaves, tree = jax.tree.flatten((args, options))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
@@ -594,14 +603,17 @@ def _is_explicit(sharding: Any) -> bool:
 
 
 def _typed_sharding(leaf: Any) -> Any:
-    """Return the sharding in an array's type; None for arrays on one device and other objects."""
+    """Return the sharding in an array's type; None for arrays on one device and for non-arrays."""
     if _is_on_one_device(leaf) or not isinstance(leaf, jax.Array):
         return None
     return getattr(jax.typeof(leaf), "sharding", None)
 
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
-    """Return the mesh axes that split each dimension of an array, or () if nothing is split."""
+    """Return the mesh axes that split each dimension of an array, or () if nothing is split.
+
+    The entry is None for a dimension that is not split.
+    """
     sharding = _typed_sharding(leaf)
     spec = tuple(getattr(sharding, "spec", ()))
     return spec if any(axes is not None for axes in spec) else ()
@@ -887,10 +899,11 @@ def register_lowering(
 
 
 def _with_own_functions(ctx: Any) -> Any:
-    """Return the lowering context ``ctx`` with a separate, empty cache of lowered functions.
+    """Return a lowering context with an empty function cache, if ``ctx`` is for several platforms.
 
     JAX lowers a jitted function once for a program, whatever the platform. In a program for several
-    platforms, a function that a GPU's rule lowers first would otherwise run on CPUs too.
+    platforms, a function that a GPU's rule lowers first would otherwise run on CPUs too. For a
+    program of one platform, return ``ctx`` unchanged.
     """
     module = _private(ctx, "module_context")
     alone = len(_private(module, "platforms", ())) < 2
@@ -921,7 +934,11 @@ def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
 
 
 def _is_partitioned(context: Any) -> bool:
-    """Return whether XLA itself partitions the program over devices: ``jit`` over a mesh."""
+    """Return whether XLA itself partitions the program over devices: ``jit`` over a mesh.
+
+    ``context`` is the axis context of JAX's lowering. The result is False on one device, and inside
+    a ``shard_map`` over all axes of the mesh.
+    """
     axes, mesh = _private(context, "manual_axes"), _private(context, "mesh")
     if axes is not None and mesh is not None:  # shard_map, of all axes of the mesh or of some
         return axes | set(mesh.manual_axes) != frozenset(mesh.axis_names)
@@ -1211,7 +1228,10 @@ def _lower_triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...],
 ) -> Any:
-    """Lower ``triton_call`` to JAX's custom call, with PTX code or the name of an AMD code file."""
+    """Lower the primitive of :func:`triton_call`, whose arguments these are, to JAX's custom call.
+
+    The custom call contains PTX code for NVIDIA GPUs, or the name of a code file for AMD GPUs.
+    """
     arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
     types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
     made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages, options)

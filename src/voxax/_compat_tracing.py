@@ -161,7 +161,10 @@ class ExampleTrace(core.Trace):
 
 
 class _LimitedTrace(core.EvalTrace):
-    """A trace that evaluates every operation eagerly, and raises if a result is too large."""
+    """A trace that evaluates operations eagerly; raises ``TraceLimit`` if a result is too large.
+
+    The limit grows with ``given``, the bytes of the arguments.
+    """
 
     def __init__(self, given: int) -> None:
         super().__init__()
@@ -238,9 +241,10 @@ def _made_up(aval: Any) -> Any:
 
 
 def _evaluate(tracer: ExampleTracer) -> Any:
-    """Return the value of a tracer, evaluating only the operations that it depends on.
+    """Return the value that a tracer has for the example inputs.
 
-    The code does not recurse, because traces can be long.
+    Only the operations that it depends on are evaluated, unless they have values already. The code
+    does not recurse, because traces can be long.
     """
     with outside():
         stack = [tracer]

@@ -25,7 +25,10 @@ _when_lost: Callable[[], object] | None = None
 
 
 class _Interrupt(KeyboardInterrupt):
-    """Exception of a signal. It reports to :func:`never_dropped` if it is lost."""
+    """The :class:`KeyboardInterrupt` that this module's signal handlers raise.
+
+    If other code drops it unhandled (see :func:`mark_handled`), :func:`never_dropped` is notified.
+    """
 
     is_handled = False
 
@@ -35,7 +38,7 @@ class _Interrupt(KeyboardInterrupt):
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C inside :func:`never_dropped`."""
+    """Handle Ctrl-C inside :func:`never_dropped`: raise :class:`_Interrupt`."""
     del number, frame
     raise _Interrupt
 
@@ -156,8 +159,9 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
 def _second_ends(numbers: list[int]) -> Iterator[None]:
     """Return a context in which a second signal ends the process, unless both are Ctrl-C.
 
-    Only Ctrl-C and the signal numbers in ``numbers`` count. A separate thread receives them, so
-    this works even while the main thread runs no Python code.
+    Only Ctrl-C and the signal numbers in ``numbers`` count, and a signal within 0.25 s after the
+    first does not. A separate thread receives the signals, so this works even while the main thread
+    runs no Python code.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -118,7 +118,10 @@ def use_simd(name: str | None) -> bool:
 
 @functools.cache
 def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
-    """Return ``(library, None)`` with its functions registered in XLA, or ``(None, reason)``."""
+    """Load the library of native kernels, and register its functions in XLA.
+
+    Return ``(library, None)``, or ``(None, reason)`` if the native kernels cannot be used.
+    """
     found, reason = library()
     if found is None:
         return None, reason
@@ -150,7 +153,10 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _interface() -> tuple[int, int] | None:
-    """Return ``(major, minor)`` version of the installed jaxlib's FFI; None if unknown."""
+    """Return the version of XLA's foreign function interface in the installed jaxlib.
+
+    The result is ``(major, minor)``, or None if the version is unknown.
+    """
     import jax
 
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
@@ -181,7 +187,7 @@ def library() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _path() -> Path | None:
-    """Return the path of the library's file in one of this package's folders, or None."""
+    """Return the path of the native kernels' shared library, or None if it is not installed."""
     name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
     paths = (Path(folder) / name for folder in __path__)
     return next((path for path in paths if path.is_file()), None)

@@ -164,11 +164,13 @@ def _primitive(
     eager: HostBody | None = None,
     on_tpu: Body | None = None,
 ) -> Any:
-    """Create a primitive with several results.
+    """Create a JAX primitive called ``name``, with several results.
 
-    The primitive runs ``native`` on CPUs with the library, ``on_tpu`` on TPUs if given, and
-    otherwise ``portable``. ``shapes`` takes abstract values of the arguments, and returns one
-    abstract value for each result.
+    ``native``, ``portable`` and ``on_tpu`` compute the same results. The primitive runs ``native``
+    on CPUs if the native library is available, ``on_tpu`` on TPUs if given, and otherwise
+    ``portable``. With the library, ``eager`` computes the results of arrays that have values, see
+    :func:`on_host`. ``shapes`` takes abstract values of the arguments, and returns one abstract
+    value for each result.
     """
 
     def run(platform: str, *args: Any, **params: Any) -> Any:
@@ -190,7 +192,10 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return a JVP rule for ``primitive``, whose tangents are JAX's derivatives of ``body``."""
+    """Return a JVP rule for ``primitive``, for :func:`voxax._compat.set_rules`.
+
+    The tangents are JAX's derivatives of ``body``, a function with the results of the primitive.
+    """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

@@ -64,7 +64,10 @@ _UNUSED = _references([np.empty(0)], 0)
 
 
 def _forget() -> None:
-    """Drop the pool and its lock in a forked process, where no thread could release the lock."""
+    """Empty the pool of reusable memory and create a new lock for it, in a forked process.
+
+    No thread of the forked process could release the old lock.
+    """
     global _lock
     _lock = threading.Lock()
     _kept.clear()

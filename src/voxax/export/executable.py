@@ -158,7 +158,12 @@ def _signature(secret: bytes, parts: tuple[bytes, ...]) -> bytes:
 
 
 def _secret(path: Path) -> bytes:
-    """Read the user's secret; raise InputError unless only this user can access its file."""
+    """Return the user's secret key for signatures, the content of the file `path`.
+
+    Raises:
+      InputError: the file cannot be read, does not have the size of a key, belongs to another user,
+        or may be read by others.
+    """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))

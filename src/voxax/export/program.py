@@ -360,9 +360,12 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of the part `name` of a file; raise FileFormatError if it is compressed.
+    """Return the bytes of the member `name` of a program's file, the zip file `archive` at `path`.
 
-    voxax stores parts uncompressed, so no part can be larger than the file.
+    voxax stores members uncompressed, so no member can be larger than the file.
+
+    Raises:
+      FileFormatError: the member is compressed.
     """
     found = archive.getinfo(name)
     if found.compress_type != zipfile.ZIP_STORED or found.file_size != found.compress_size:
@@ -384,7 +387,11 @@ _NUMBERS = {
 
 
 def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
-    """Check types and limits in a file's description; return it, or raise FileFormatError."""
+    """Check the types and limits in `about`, the description in a program's file, and return it.
+
+    Raises:
+      FileFormatError: a value is missing or not allowed; the message names the file `path`.
+    """
     if not isinstance(about, dict):
         raise FileFormatError(f"{path}: its description is no object")
     if about.get("format") != FORMAT:
@@ -442,7 +449,9 @@ def _check_program(
 ) -> None:
     """Raise FileFormatError if the arguments or results of a program do not match `about`.
 
-    Also raise it if a program for CPUs calls functions that voxax does not export.
+    `exported` is the program, `about` the description in its file, and `weights` the program's
+    first arguments. Also raise it if a program for CPUs makes custom calls other than those of
+    voxax's native kernels and those that ``jax.export`` allows.
     """
     rows, axes = about["capacity"], 1 + about["ndim"]
     wanted = [

@@ -108,9 +108,10 @@ def process_memory() -> int | None:
 
 
 def _maximum_resident_size() -> int | None:
-    """Return the peak memory in bytes from ``getrusage``, for systems without ``/proc``.
+    """Return this process's peak memory in bytes from ``getrusage``; None on Windows.
 
-    On Linux the number survives ``exec``: a small child of a large process has the parent's peak.
+    This is for systems without ``/proc``. On Linux the number survives ``exec``: a small child of a
+    large process has the parent's peak.
     """
     try:
         import resource
@@ -134,7 +135,7 @@ def _number(text: str) -> int | None:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """Return the keys and values of the first processor in ``/proc/cpuinfo``."""
+    """Return the keys and values of the first processor in ``proc/cpuinfo`` below ``root``."""
     first = _text(root / "proc/cpuinfo").strip().split("\n\n")[0]
     pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
@@ -167,7 +168,10 @@ def _cores(root: Path) -> Facts:
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many CPU cores the container's cgroup allows, such as 1.5; None if unlimited."""
+    """Return how many CPU cores the container's cgroup allows, such as 1.5; None if unlimited.
+
+    ``root`` is the folder that contains ``sys``.
+    """
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
@@ -237,7 +241,10 @@ _DTYPES = {
 
 
 def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """Return the dtypes of native arithmetic of a CPU with these ``flags``; None without flags."""
+    """Return the names of the dtypes in which a CPU computes natively; None without ``flags``.
+
+    ``flags`` are the CPU's features, as ``/proc/cpuinfo`` names them.
+    """
     if flags is None:
         return None
     more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))

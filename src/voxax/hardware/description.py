@@ -88,7 +88,10 @@ def remeasure(device: Any = None) -> HardwareInfo:
 
 
 def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
-    """Return the platform of ``device``, and facts from JAX, the driver and ``runtime``."""
+    """Return the platform of ``device``, and facts about its chip, from JAX and the driver.
+
+    ``runtime`` says which files and drivers of this machine to read.
+    """
     own = device_facts(device)
     platform = str(own["platform"].value)
     chip: Facts = {}
@@ -104,7 +107,11 @@ def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
 
 
 def _local(device: Any) -> Any:
-    """Return ``device`` if it is a device, or else the local device of this index; None means 0."""
+    """Return ``device``, or the local device of this index if it is an integer; None means index 0.
+
+    Raises:
+      InputError: there is no device of this index.
+    """
     if not (device is None or isinstance(device, int)):
         return device
     index, devices = device or 0, jax.local_devices()

@@ -178,8 +178,8 @@ _NODES = "sys/class/kfd/kfd/topology/nodes"
 def _amd_facts(root: Path, ordinal: int) -> Facts:
     """Return facts about AMD's GPU number ``ordinal`` of this host; {} without the driver.
 
-    ``HIP_VISIBLE_DEVICES`` may renumber GPUs. It is ignored: the GPUs of a host are assumed to be
-    equal in these facts.
+    ``root`` is the folder that contains ``sys``. ``HIP_VISIBLE_DEVICES`` may renumber GPUs. It is
+    ignored: the GPUs of a host are assumed to be equal in these facts.
     """
     nodes = [_properties(path) for path in sorted((root / _NODES).glob("*/properties"), key=_node)]
     found = [node for node in nodes if node.get("lds_size_in_kb")]  # other nodes are processors

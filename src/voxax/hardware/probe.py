@@ -112,16 +112,20 @@ def _product(a: jax.Array, b: jax.Array, precision: str, out: str) -> jax.Array:
 
 
 def _bandwidth(device: Any, size: int) -> float:
-    """Return the bytes per second that an operation on a ``size``-byte array reads and writes."""
+    """Measure and return the memory bandwidth of ``device`` in bytes per second, read and written.
+
+    The measured operation reads and writes an array of ``size`` bytes.
+    """
     with jax.default_device(device):
         x = jnp.zeros(size // 4, jnp.float32)
     return 2 * _PASSES * size / _seconds(lambda: _shift(x))
 
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
-    """Return the operations per second of a ``size`` x ``size`` matrix product in ``dtype``.
+    """Measure and return the operations per second of a matrix product on ``device``.
 
-    Products of float32 and float64 are computed at full precision.
+    The operands are ``size`` x ``size`` in ``dtype``. A multiplication and an addition are two
+    operations. Products of float32 and float64 are computed at full precision.
     """
     precision = "highest" if dtype in _EXACT else "default"
     out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
@@ -131,13 +135,20 @@ def _matrix_rate(device: Any, size: int, dtype: str) -> float:
 
 
 def _numpy_rate(size: int, dtype: str) -> float:
-    """Return the operations per second of NumPy's ``size`` x ``size`` matrix product."""
+    """Measure and return the operations per second of NumPy's matrix product.
+
+    The operands are ``size`` x ``size`` in ``dtype``. A multiplication and an addition are two
+    operations.
+    """
     a = np.ones((size, size), dtype)
     return 2 * size**3 / _seconds(lambda: a @ a)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """Return the least seconds of a call of ``run``, over at least three calls and 0.25 s."""
+    """Call ``run`` repeatedly, and return the seconds of the fastest call.
+
+    After a first call that is not timed, there are at least three calls, for at least 0.25 s.
+    """
     jax.block_until_ready(run())
     best, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < 3 or time.perf_counter() - begin < _SECONDS:

@@ -162,11 +162,11 @@ def _time_of_use(program: Path) -> Path:
 
 
 def _remove_halves(folder: Path) -> None:
-    """Remove programs that were being written when their process was killed.
+    """Delete incomplete programs in ``folder``, a compilation cache of JAX.
 
     JAX does not overwrite an existing file, so it would warn about an incomplete program in every
     run, and compile it anew. If the cache has a size limit, JAX writes a second file, with the time
-    of use, after the program. A program without this second file is incomplete.
+    of use, after the program. A program without this second file counts as incomplete.
     """
     try:
         with _lock(folder):

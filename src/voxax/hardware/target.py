@@ -75,7 +75,10 @@ def _absent(device: Any) -> HardwareInfo:
 
 @functools.lru_cache(maxsize=64)
 def _present(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """Return facts about this process's first device of a platform, and the device or None."""
+    """Return facts about this process's first device of a platform, and the device.
+
+    Without such a device, the facts say only the platform, and the second result is None.
+    """
     for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
         try:
             device = jax.local_devices(backend=name)[0]

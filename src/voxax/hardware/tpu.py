@@ -170,7 +170,10 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 @functools.lru_cache(maxsize=64)
 def _described(name: str) -> dict[str, Any] | None:
-    """Return libtpu's description of a topology from a separate process; None if it fails."""
+    """Return libtpu's description of the TPU topology ``name``, or None if libtpu gives none.
+
+    The description is what :func:`print_topology` prints in a separate process.
+    """
     script = f"from {__name__} import {print_topology.__name__} as ask; ask({name!r})"
     try:
         result = subprocess.run(

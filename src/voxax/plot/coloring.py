@@ -188,7 +188,10 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
 def _of_entries(
     colors: Sequence[str], words: Sequence[str], index: np.ndarray, note: str = ""
 ) -> Coloring:
-    """Return a coloring with legend entries ``(word, color)``; point n has entry ``index[n]``."""
+    """Return a coloring whose legend entry i has the text ``words[i]`` and the color ``colors[i]``.
+
+    Point n has the entry ``index[n]``, and its color. `note` is a sentence about the picture.
+    """
     index = index.reshape(-1)
     legend = tuple(zip(words, colors, strict=True))
     return Coloring(_table(colors)[index], legend, note, index)

@@ -222,7 +222,12 @@ def draw_panel(
 def _columns(
     cloud: lab.Labeled, scene: Scene, colors: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
-    """Return ``(heading, note, point colors uint8 [M, 3])`` of each column of the picture."""
+    """Return ``(heading, note, point colors)`` of each column of the picture.
+
+    The columns show truth, prediction and error; without true classes, prediction and height. The
+    point colors are uint8 [M, 3] for the points of `scene`, and `colors` has the color of each
+    class, ``"#rrggbb"``.
+    """
     # Index -1 selects the last row.
     table = np.stack([rgb(color) for color in [*colors, IGNORED]])
     prediction = table[np.maximum(cloud.prediction[scene.index], -1)]
@@ -271,9 +276,10 @@ def _class_entries(
 
 
 def _facts(cloud: lab.Labeled, scene: Scene, roof: np.ndarray) -> str:
-    """Return the header line that says how many points there are, and which are not drawn.
+    """Return the header line: the number of points, and what the picture does not show.
 
-    `roof` is the mask of the points of a ceiling, which are not drawn."""
+    `roof` is a mask of the points of a ceiling, which are not drawn.
+    """
     points = len(cloud.positions)
     facts = [f"{points:,} point{'' if points == 1 else 's'}"]
     if scene.clipped:

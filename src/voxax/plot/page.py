@@ -124,9 +124,10 @@ def _data(
     iou: Mapping[str, float | None] | None,
     kinds: Sequence[BoxKind],
 ) -> dict:
-    """Return the JSON data for the page's script; arrays are little-endian int16 in base64.
+    """Return the data for the page's script, as a dict that JSON can encode.
 
-    `shown` has the rows of the points to show, and `kinds` are the groups of boxes.
+    Arrays are little-endian int16 in base64. `shown` has the rows in `cloud` of the points to show.
+    `iou` has the IoU of each class, by name or number. `kinds` are the groups of boxes.
     """
     size = np.abs(scene.to_cloud.T @ scene.size)
     longest = max(float(size.max()), 1e-3)

@@ -105,10 +105,11 @@ def rasterize(
 def _radii(
     column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
 ) -> np.ndarray:
-    """Return radii, int64 [M] in pixels, with which the discs of M points close most surfaces.
+    """Return the radii of the discs that M points are drawn as, int64 [M] in pixels.
 
-    `column` and `line` are the pixels [M] of the points in an image of `width` and `height` pixels.
-    If `depth` [M] is given, near points have larger radii.
+    Most surfaces then have no gaps between the discs. `column` and `line` are the pixels [M] of the
+    points in an image of `width` and `height` pixels. If `depth` [M] is given, near points have
+    larger radii; otherwise all radii are equal.
     """
     if len(column) == 0:
         return np.zeros(0, np.int64)

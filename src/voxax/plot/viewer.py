@@ -197,7 +197,10 @@ class Viewer:
             self._cloud.colors = painted.colors[self._shown][kept]
 
     def _add_switches(self, painted: Coloring) -> None:
-        """Add a checkbox for each legend entry of `painted`, unless checkboxes exist already."""
+        """Add a checkbox for each legend entry of `painted`, to hide the entry's points.
+
+        Nothing is added if there are checkboxes already.
+        """
         if self._switches:
             return
         with self._switches_folder:

@@ -96,9 +96,10 @@ def value_bytes(tree: Any) -> int:
 
 
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
-    """Return a dict from operation to its listing in a folder; equal operations have the same one.
+    """Parse the compiler's files in `folder`; return a dict from operation to its :class:`Listing`.
 
-    The files' names are ``TIME-OPERATION-NUMBER-LABEL.txt``.
+    The files' names are ``TIME-OPERATION-NUMBER-LABEL.txt``. Of equal operations, the compiler
+    lists only one; they all get its listing. For `delay_slots` see :func:`read_listing`.
     """
     found = {}
     for path in sorted(folder.glob(f"*-{SCHEDULE}.txt")):
@@ -116,7 +117,10 @@ def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
 
 
 def _found(target: str) -> Any:
-    """Return the function at ``package.module:name`` or ``FILE.py:name``."""
+    """Import and return the function that a target names.
+
+    `target` is ``package.module:name`` or ``FILE.py:name``.
+    """
     place, _, name = target.rpartition(":")
     if not place.endswith(".py"):
         return getattr(importlib.import_module(place), name)

@@ -319,8 +319,9 @@ class CompiledProgram:
     def _waits(self, costs: Sequence[Cost]) -> float:
         """Return the seconds that the program waits for the copies in parallel with kernels.
 
-        A wait is the time by which a copy takes longer than the kernels that run in parallel.
-        Prefetched copies cause no waits.
+        `costs` has the cost of each kernel, in the order of the program. A wait is the time by
+        which a copy takes longer than the kernels that run in parallel. Prefetched copies cause no
+        waits.
         """
         waits = 0.0
         for copy in self.copies:

@@ -94,9 +94,10 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
 def _compiled(
     requests: Sequence[Request],
 ) -> tuple[list[CompiledProgram | VoxaxError], subprocess.CompletedProcess[str]]:
-    """Run one compiler process; return the results of the first requests, and the ended process.
+    """Compile programs in one separate process; return the list of results, and the ended process.
 
-    If the process ended early, there are fewer results than requests.
+    There is one result for each request: a program, or an error if it does not compile. If the
+    process ended early, the list has only the results of the first requests.
     """
     with tempfile.TemporaryDirectory(prefix="voxax-predict-") as name:
         folder = Path(name)

@@ -134,9 +134,10 @@ def _called(line: _Line, role: str) -> str:
 
 
 def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
-    """Return the number of passes of a loop; None if it is unknown.
+    """Return the number of passes of the ``while`` loop in `line`; None if it is unknown.
 
-    It is read from XLA's ``known_trip_count``, or else from the constant in the loop's condition.
+    The number is XLA's ``known_trip_count``. Without it, it is the constant in the loop's
+    condition, which is found in `computations`, the program's HLO lines by computation.
     """
     known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
     if known:
@@ -196,7 +197,11 @@ def _padded_bytes(shape: str) -> int:
 
 
 def _size(dtype: str, extents: str, layout: str) -> int:
-    """Return the bytes of an array, with its dimensions padded to whole tiles of the layout."""
+    """Return the bytes of an array, with its dimensions padded to whole tiles of the layout.
+
+    The arguments are parts of an HLO shape such as ``bf16[100,64]{1,0:T(8,128)}``: the dtype, the
+    `extents` ``100,64``, and the layout in braces.
+    """
     bits = _BITS.get(dtype) or int(re.sub(r"^\D+(\d+).*$", r"\1", dtype))
     shape = [int(extent) for extent in extents.split(",") if extent]
     order = [int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()]

@@ -213,10 +213,11 @@ def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> 
 
 @dataclasses.dataclass
 class _Span:
-    """The rows ``begin`` to ``end`` of a loop or region; the branch in row ``branch`` controls it.
+    """A loop or region of a listing: its rows from ``begin`` up to, but not including, ``end``.
 
-    The branch closes a loop or skips a region. It depends on ``predicate``, or on the negation if
-    ``negated``. An empty predicate is always true.
+    The branch instruction in row ``branch`` jumps to the begin of the loop, or over the region, if
+    ``predicate`` is true (false if ``negated``). An empty predicate is always true. ``inner`` has
+    the loops and regions directly inside.
     """
 
     begin: int
@@ -232,9 +233,13 @@ class _Span:
 
 
 def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
-    """Find the loops and regions in a listing; return a span of all its `lines`.
+    """Find the loops and regions in the lines of a listing; return a span of the whole listing.
 
-    The attribute ``inner`` of a span has the loops and regions directly inside it.
+    A region is a range of lines that a branch can skip. The attribute ``inner`` of each span has
+    the loops and regions directly inside it. For `delay_slots` see :func:`read_listing`.
+
+    Raises:
+      ValueError: two loops overlap.
     """
     loops, regions = [], []
     for row, line in enumerate(lines):
@@ -281,10 +286,13 @@ def _fit(region: _Span, loop: _Span) -> bool:
 
 @dataclasses.dataclass
 class _Passes:
-    """The events in the passes of a loop that were evaluated.
+    """What happened in the evaluated passes (iterations) of a loop.
+
+    An inner span is a loop or region inside the loop. A flag identifies the synchronization flag
+    that a copy sets when it ends.
 
     Attributes:
-      number: number of passes so far.
+      number: number of passes evaluated so far.
       runs: how often each inner span is reached, by the row of the span's branch.
       trips: passes of each inner loop, by the row of the loop's branch: one number for each time
         that the loop is reached.
@@ -337,7 +345,10 @@ class _Reader:
         return self._built(span, trips, found, depth)
 
     def _pass(self, span: _Span, known: dict[str, Any], found: _Passes) -> None:
-        """Evaluate one pass of a loop (or of a region in it); add its events to ``found``."""
+        """Evaluate one pass of a loop, or of a region in the loop; add its events to ``found``.
+
+        ``known`` has the values of scalars in this pass, by name.
+        """
         for row in _own(span):
             for which, (*_, negated, predicate, _, flag) in enumerate(self._copies.get(row, ())):
                 if self._holds(predicate, bool(negated), known):
@@ -358,7 +369,11 @@ class _Reader:
                 self._pass(inner, known, found)
 
     def _holds(self, predicate: str, negated: bool, known: dict[str, Any]) -> bool:
-        """Return whether a predicate (negated if ``negated``) is true or unknown."""
+        """Return False if a predicate is known to be false, and otherwise True.
+
+        With ``negated``, return False if it is known to be true. An empty predicate is always true.
+        ``known`` has the known values of scalars, by name.
+        """
         return not predicate or self._scalars.value(predicate, known) is not negated
 
     def _flag(self, flag: str, known: dict[str, Any]) -> Any:
@@ -366,7 +381,10 @@ class _Reader:
         return flag if value is None else value
 
     def _trips(self, span: _Span, known: dict[str, Any]) -> float | None:
-        """Return the number of passes of a loop over a counter; None if unknown."""
+        """Return the number of passes of the loop ``span``, from its counter; None if unknown.
+
+        ``known`` has the values of scalars where the loop is reached, by name.
+        """
         scalars = self._scalars
         test = _EXIT.match(scalars.text(span.predicate))
         bound = scalars.value(test[2], dict(known)) if test and span.negated else None
@@ -404,7 +422,8 @@ class _Reader:
     ) -> tuple[list[int], list[_Span]]:
         """Return the rows that every pass of `span` executes, and the spans to count separately.
 
-        These spans are the inner loops, and the regions that some passes skip.
+        These spans are the inner loops, and the regions that some passes skip. `found` has the
+        events in the evaluated passes. `trips` is the number of all passes, None if it is unknown.
         """
         rows, parts = _own(span), []
         for part in span.inner:
@@ -436,10 +455,10 @@ class _Reader:
         return len(rows), issued, busy
 
     def _moves(self, trips: float | None, found: _Passes) -> tuple[tuple[Copy, ...], int]:
-        """Return the copies that a loop starts, and how often a pass waits for copies of this pass.
+        """Return the copies that a loop starts, and how often a pass waits for its own copies.
 
-        `found` has the starts and waits in the evaluated passes. `trips` is the number of all
-        passes, None if it is unknown.
+        The second number counts waits for copies that the same pass started. `found` has the starts
+        and waits in the evaluated passes. `trips` is the number of all passes, None if unknown.
         """
         copies, own = [], set()
         for row, which in sorted({(row, which) for _, row, which, _ in found.started}):
@@ -484,9 +503,9 @@ def _own(span: _Span) -> list[int]:
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
     """Parse the utilization file `text`: return ``(units by kind, busy units in each cycle)``.
 
-    The first result has the number of units of each kind. The second has a tuple for each of the
-    `cycles` of the listing: the number of busy units of each kind. Without `text`, there are no
-    kinds.
+    The first result has the number of hardware units of each kind, such as ``MXU``. The second has
+    a tuple for each of the `cycles` of the listing: the number of busy units of each kind. Without
+    `text`, there are no kinds.
     """
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles

@@ -451,8 +451,8 @@ def _fits(need: int | None, limit: int) -> bool:
 def _on_the_line(known: dict[int, int | None], limit: int) -> int:
     """Estimate the capacity whose program needs `limit` bytes; 0 if there is no estimate.
 
-    `known` has the bytes by capacity. The estimate is on the line through the two points whose
-    bytes are nearest to `limit`; capacities with None are left out.
+    `known` has the bytes of the capacities that were tried, None where no program could be built.
+    The estimate is on the line through the two points whose bytes are nearest to `limit`.
     """
     points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
     if len(points) < 2:

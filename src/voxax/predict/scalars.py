@@ -171,9 +171,10 @@ class Scalars:
     def _moved(self, guard: re.Match[str] | None, new: str, known: dict[str, Any]) -> Any:
         """Return the value that a move instruction assigns; None if it is unknown.
 
-        The instruction moves the scalar `new`, unless its predicate is false and it names another
-        scalar for this case. `guard` is the match of the predicate and of the other scalar; None if
-        the move has no predicate.
+        The value is that of the scalar `new`. An instruction with a predicate may name a second
+        scalar, whose value it assigns if the predicate is false. `guard` is the match of the
+        predicate and of the second scalar, None if there is no predicate. `known` has the known
+        values by name.
         """
         if guard is None or guard[3] is None:
             return self.value(new, known)
@@ -183,9 +184,10 @@ class Scalars:
         return self.value(new if holds != bool(guard[1]) else guard[3], known)
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
-        """Return the value that `name` loads from the address `place`; None if it is unknown.
+        """Return the value that a load instruction assigns to `name`; None if it is unknown.
 
-        It is the last value stored there, in this pass or in an earlier one.
+        It is the value that was last stored at the address `place`, in this pass of the loop or in
+        an earlier one. `known` has the known values in this pass, by name.
         """
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
@@ -198,10 +200,10 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return ``(row, stored scalar)`` of the last store to an address before a row.
+        """Return the last store to the address `place` before the row that defines `name`.
 
-        The address is `place`, and the row is that which defines `name`. Return None if there is no
-        such store.
+        The result is ``(row, scalar)``: the row of the store in the listing, and the name of the
+        stored scalar. It is None if there is no such store.
         """
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]

@@ -206,7 +206,10 @@ class TuningCache:
             return True
 
     def _entries(self) -> Store:
-        """Return the entries of the file as it is now, merged with the unsaved entries."""
+        """Return the entries of the cache file, merged with this process's unsaved entries.
+
+        The file is read again if it has changed since the last read.
+        """
         with self._lock:
             # A missing file was removed by hand, which is the documented way to start anew.
             if self._file.problem == "unreadable" or stamp_of(self.path) != self._file.stamp:
@@ -343,7 +346,11 @@ def _save_locked(path: Path, device: str, added: Store) -> Contents:
 
 
 def _encode(device: str, store: Store) -> bytes:
-    """Return `store` as the bytes of a cache file; delete its oldest entries if it is too large."""
+    """Return `store` as the JSON bytes of the cache file of `device`.
+
+    If there are more than ``MAX_ENTRIES`` entries or ``MAX_BYTES`` bytes, the oldest entries are
+    deleted from `store` first.
+    """
     excess = len(store) - MAX_ENTRIES
     while True:
         for oldest in sorted(store, key=lambda k: store[k].time())[: max(excess, 0)]:

@@ -68,7 +68,10 @@ def density(neighbors: jax.Array | np.ndarray) -> float:
 
 @jax.jit
 def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of entries >= 0 in a neighbor table, and of rows with such an entry."""
+    """Return two counts of a neighbor table: its entries >= 0, and the rows with such an entry.
+
+    `neighbors` is ``int32[out_capacity, K]``, with the input row at each of K kernel offsets or -1.
+    """
     found = neighbors >= 0
     return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 

@@ -145,12 +145,13 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """Return the first candidate that was not rejected, and why others cannot be used.
+    """Return the first candidate that `policy` does not reject, and the reasons against others.
 
-    Candidates are tried in this order: the default one of each algorithm, the reference, all
-    others. If results cannot be checked, kernels that never ran on a device come last among the
-    defaults. The second result has ``(name, reason)`` of each refused algorithm, and of each
-    rejected candidate that comes before the returned one.
+    The candidates of `space` are considered in this order: the default candidate of each algorithm,
+    the reference that all results are compared with, all others. If results cannot be checked,
+    kernels that never ran on a device come last among the default candidates. The second result has
+    ``(name, reason)`` of each refused algorithm, and of each rejected candidate that comes before
+    the returned one.
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)
@@ -164,10 +165,10 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
-    """Return an error message that lists why no candidate can compute a product.
+    """Return an error message that lists why no candidate can compute the product in `problem`.
 
-    The reasons are those in `refused`, ``(name, reason)`` for each algorithm, and those of the
-    failed and rejected measurements in `entry`.
+    The reasons are the pairs ``(name, reason)`` in `refused`, for algorithms or candidates, and the
+    failed and rejected measurements in `entry`, if it is given.
     """
     reasons = [f"{name}: {reason}" for name, reason in refused]
     for measured in () if entry is None else entry.measured:

@@ -315,7 +315,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check_fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
-    """Return `raw` after checking that it has the fields of `cls` with valid JSON values.
+    """Check that `raw`, a value decoded from JSON, is a dict of the fields of `cls`; return `raw`.
 
     Raises:
       ValueError: a field is missing, unknown or malformed.

@@ -68,7 +68,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Time a series of `self.calls` calls; record and return the seconds per call."""
+        """Call `self.run` `self.calls` times in a row; record and return the seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
@@ -78,7 +78,7 @@ class _Runner:
 
     @property
     def figure(self) -> float:
-        """Seconds per call: the lower quartile of the samples, since noise only adds time."""
+        """Seconds per call: the lower quartile of `self.seconds`, since noise only adds time."""
         return float(np.quantile(self.seconds, 0.25))
 
 
@@ -191,8 +191,8 @@ def undisturbed() -> Iterator[None]:
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
     """Run a candidate once, and return None if its result is right.
 
-    Otherwise return a measurement that says how it failed, or how its result differs from
-    `expected`, the result of the reference.
+    `runner` is the compiled candidate, and `expected` is the right result, that of the reference
+    candidate. If the run fails or its result differs too much, return a measurement that says so.
     """
     try:
         result = np.asarray(runner.run())
@@ -227,9 +227,13 @@ def _compile(
 ) -> tuple[np.ndarray, list[_Runner | Measured]]:
     """Compile the candidates in parallel; return the result of `reference` and a list of runners.
 
-    The list is in the order of `candidates`. It has a failed measurement instead of a runner for a
-    candidate that does not compile. A candidate that does not begin to compile before `deadline` is
-    left out, unless it is one of the first two.
+    A runner is a compiled candidate that can be timed. The list is in the order of `candidates`. It
+    has a failed measurement instead of a runner for a candidate that does not compile. A candidate
+    that does not begin to compile before `deadline`, a time of ``time.perf_counter``, is left out,
+    unless it is one of the first two. All programs read the arrays of `sample`.
+
+    Raises:
+      RuntimeError: the reference does not compile.
     """
     settings = _compat.thread_settings()
 
@@ -262,10 +266,10 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
-    """Time each runner once in every round, for `rounds` rounds or more.
+    """Time each runner once per round, in at least `rounds` rounds and for at least 0.2 seconds.
 
-    If these rounds take less than 0.2 seconds, more follow until then, up to ``_MOST_ROUNDS`` in
-    total. If 0.8 seconds have passed, no round begins after the third.
+    There are at most ``_MOST_ROUNDS`` rounds. After 0.8 seconds, three rounds are enough. The times
+    are recorded in the runners.
     """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):

@@ -96,10 +96,12 @@ def sample_map(
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
-    """Return `number` voxels of a batch of copies of a scene, sorted ``int32[number, 1 + D]``.
+    """Repeat a scene as the scenes of a batch, until there are `number` voxels; return the voxels.
 
-    `cells` has the voxels of the scene, ``int32[N, D]``, and `places` their ranks, ``int[N]``. All
-    copies are complete except the last one, which has only the cells with the lowest ranks.
+    The result is ``int32[number, 1 + D]``, the batch index and D coordinates, in lexicographic
+    order. `cells` has the coordinates of the scene's N voxels, ``int32[N, D]``, in this order, and
+    `places` has their ranks, ``int[N]``. If the last scene of the batch has to be smaller, it has
+    the voxels with the lowest ranks.
     """
     times, rest = divmod(number, max(len(cells), 1))
     rows = np.concatenate([np.tile(cells, (times, 1)), cells[places < rest]])
@@ -109,11 +111,13 @@ def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarra
 def _fit(
     cells: np.ndarray, places: np.ndarray, spec: KernelSpec, in_fill: int, out_fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the input and output voxels of a map with at most `in_fill` and `out_fill` rows.
+    """Return the input and output voxels of the largest kernel map within two limits.
 
-    The map is the largest possible one, to about 3 %. One side is made by :func:`_first_rows` from
-    the voxels `cells` of a scene and their ranks `places`. It is the output if the convolution is
-    transposed and not generative, and otherwise the input. The other side follows from it.
+    The limits are `in_fill` input voxels and `out_fill` output voxels; a larger map may exist, but
+    by no more than about 3 %. Both results are ``int32[rows, 1 + D]``, batch index and coordinates.
+    One side is made by :func:`_first_rows` from the voxels `cells` of a scene and their ranks
+    `places`. This is the output if the convolution is transposed and not generative, and otherwise
+    the input. The other side is computed from it, by the stride and kernel offsets in `spec`.
     """
     finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)

@@ -168,9 +168,10 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return an algorithm's name in a request as a string.
+    """Return the name of an algorithm, an entry of a user's request, as a string.
 
-    `listed` is a text with the known names, for the error message.
+    For the error message, `origin` is the name of the argument or setting with the request, and
+    `listed` is a text with the known names.
 
     Raises:
       AlgorithmError: `entry` is neither a string nor an enum member with a string as its value.
@@ -188,9 +189,10 @@ def _text(entry: Any, origin: str, listed: str) -> str:
 
 
 def _canonical(text: str, known: Resolved) -> str | None:
-    """Return the name in `known`, or ``"auto"``, that a user's text means; None if it is unknown.
+    """Return the algorithm's name in `known` that a user means by `text`; None if it is unknown.
 
-    Case is ignored, and the suffix ``_gemm`` may be missing or superfluous.
+    Case is ignored, and the suffix ``_gemm`` may be missing or superfluous. For ``"auto"`` and
+    ``"all"``, which mean all algorithms, the result is ``"auto"``.
     """
     word = text.lower()
     if word in EVERYTHING:
@@ -376,10 +378,10 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    """Return the algorithms that an environment variable of WarpConvNet requests.
+    """Return the algorithms that an environment variable of the library WarpConvNet requests.
 
-    `name` is the variable and `value` its text. Names that voxax does not have cause a warning. If
-    voxax has none of them, all algorithms of `kind` are returned.
+    `name` is the variable's name and `value` its text. Algorithms that voxax does not have cause a
+    warning. If voxax has none of them, the result is all algorithms for this `kind` of weight.
     """
     known = names(kind)
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
@@ -395,9 +397,10 @@ def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
 def _warn_of_peer(
     name: str, value: str, unknown: tuple[str, ...], known: Resolved, some_left: bool
 ) -> None:
-    """Warn once that the WarpConvNet variable `name` has `unknown` algorithm names.
+    """Warn that `value`, the text of WarpConvNet's variable `name`, has `unknown` algorithm names.
 
-    `known` are voxax's algorithms; `some_left` is whether `value` also contains one of them.
+    Equal warnings are given once. `known` are voxax's algorithms. `some_left` is whether `value`
+    also contains a name among `known`.
     """
     rest = "the others are used" if some_left else "none is left, so all algorithms are admitted"
     warnings.warn(

@@ -120,7 +120,11 @@ def taps_of(problem: Problem, sizes: np.ndarray) -> int:
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Return both operands of a product: normally distributed values, or small integers."""
+    """Return random arrays for the two operands of a product, equal in every call.
+
+    Their shapes and dtype are those of `problem`. The values are normally distributed; for integer
+    dtypes they are integers from -3 to 3.
+    """
     rng, kind = np.random.default_rng(0), np.dtype(jnp.dtype(problem.dtype))
 
     def values(shape: tuple[int, ...]) -> jax.Array:

@@ -86,7 +86,12 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
 
 
 def _wait(client: Any, key: str, timeout: float) -> tuple[str | None, str]:
-    """Wait for another process's answer for `key`; return ``(answer, "")`` or ``(None, error)``."""
+    """Wait until another process has stored its answer for `key`; return ``(answer, "")``.
+
+    `client` is JAX's client of the job's coordinator, which stores the answers. If no answer comes
+    within `timeout` seconds, the coordinator cannot be reached or the other process failed, return
+    ``(None, error)``, where ``error`` is a text.
+    """
     end = time.monotonic() + timeout
     while True:
         # At least a millisecond, so that an answer that is already there is always seen.

@@ -107,7 +107,11 @@ def space_of(
 def _running(
     name: str, problem: Problem, hardware: HardwareInfo
 ) -> tuple[list[Kernel], str | None]:
-    """Return the kernels of the algorithm `name` that can run, and None; or [] and the reason."""
+    """Return ``(kernels, None)`` of an algorithm that can run, or ``([], reason)`` if none can.
+
+    The kernels are those called `name` that can compute `problem` on `hardware`. If one of them has
+    the attribute ``alone``, it is the only one.
+    """
     kernels = lookup(name, problem.layer.kind)
     running = [kernel for kernel in kernels if kernel.refusal(problem, hardware) is None]
     if not running:
@@ -130,7 +134,10 @@ def reference_of(problem: Problem) -> Candidate:
 
 
 def _portable(name: str, problem: Problem) -> Candidate | None:
-    """Return the all-platform kernel of the algorithm `name`, with default parameters, or None."""
+    """Return the kernel of the algorithm `name` for all platforms, with default parameters.
+
+    The result is a candidate for `problem`, or None if the algorithm has no such kernel.
+    """
     for kernel in lookup(name, problem.layer.kind):
         if kernel.platform == "any":
             return Candidate(kernel, kernel.heuristic(problem, _ANYWHERE))

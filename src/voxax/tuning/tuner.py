@@ -202,8 +202,9 @@ def _situation(
 ) -> tuple[Space, TuningCache, Policy, Any]:
     """Return the candidates, the cache, the policy and the device (or None) for a product.
 
-    `stated` is whether the user made a request. `views` are the names of the kernel map's arrays
-    that are available; None means all.
+    `admitted` are the algorithms that may be used, and `stated` is whether the user requested them.
+    `views` are the names of the kernel map's arrays that are available; None means all. Candidates
+    are measured on the returned device; None means that this process cannot measure.
     """
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
@@ -239,9 +240,10 @@ def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Return the final choice for a product.
+    """Return the choice of a candidate for a product, after all checks and measurements it needs.
 
-    :func:`decide` is called again after each check or measurement that its result asks for.
+    :func:`decide` makes the choice. If its choice has to be checked or measured, this is done, and
+    :func:`decide` is called again unless a check was successful.
     """
     asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
     entry = cache.get(space.key) if asks else None
@@ -279,11 +281,12 @@ def _measure(
     views: _Views,
     budget: float,
 ) -> Entry:
-    """Measure the candidates, store the results in the cache, and return the merged entry.
+    """Measure the candidates in `space`, store the results in the cache, and return the entry.
 
-    Measuring takes about `budget` seconds, or longer if all candidates fail that were tried by
-    then. `views` are arrays of a concrete map by name, or None for a recorded scene. Candidates
-    that were fast in the entry `known`, or for similar problems, are measured first.
+    The entry has the new results, merged with those in the cache. Measuring takes about `budget`
+    seconds; if no candidate works by then, the others are measured without a limit. `views` are the
+    arrays of a concrete kernel map by name; None takes the map of a recorded scene. Candidates that
+    were fast in the entry `known`, or for similar problems, are measured first.
     """
     begin, problem = time.perf_counter(), space.problem
     reference, family = reference_of(problem), family_of(problem)
