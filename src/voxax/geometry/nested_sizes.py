@@ -123,6 +123,9 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
 
 def _reach(size: jax.Array, offsets: Any) -> jax.Array:
-    """Return each offset's :func:`reaching_size`: ``[1, ..., 1, K]`` in the dtype of ``size``."""
+    """Return the smallest kernel size that has each offset, ``[1, ..., 1, K]``.
+
+    The result has the dtype of ``size`` and one axis more, so that both can be compared.
+    """
     reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
     return jnp.asarray(reach).astype(size.dtype)

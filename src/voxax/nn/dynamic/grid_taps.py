@@ -136,7 +136,7 @@ def sampled_conv(
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """Return the wider of the floating-point dtypes among ``a`` and ``b``; ``a`` if there is none.
+    """Return the floating-point dtype of ``a`` and ``b``, the wider if both are one; else ``a``.
 
     ``jnp.promote_types`` would raise under ``jax.numpy_dtype_promotion("strict")``.
     """
