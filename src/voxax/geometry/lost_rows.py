@@ -160,7 +160,7 @@ class LostRows:
 
 @functools.lru_cache(maxsize=1024)
 def _name(level: Level) -> np.ndarray:
-    """Return a ``table`` of :class:`LostRows` that is zero except for one stride, ``level``."""
+    """Return a ``table`` of :class:`LostRows` that is zero except for the stride ``level``."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 1 : 1 + len(level)] = level
     return table

@@ -125,7 +125,8 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 def _reach(size: jax.Array, offsets: Any) -> jax.Array:
     """Return the smallest kernel size that has each offset, ``[1, ..., 1, K]``.
 
-    The result has the dtype of ``size`` and one axis more, so that both can be compared.
+    ``offsets`` is ``int[K, D]``. The result has the dtype of ``size``, and broadcasts with
+    ``size[..., None]``.
     """
     reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
     return jnp.asarray(reach).astype(size.dtype)

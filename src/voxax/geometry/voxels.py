@@ -398,7 +398,10 @@ def _summable(features: jax.Array) -> jax.Array:
 
 
 def _combined(function: Callable[..., Any], a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``function(a, b)``, one of ``operator.add``, ``sub`` and ``mul``, for ``[N, C]``."""
+    """Return ``function(a, b)`` for features ``[N, C]``.
+
+    ``function`` is ``operator.add``, ``operator.sub`` or ``operator.mul``.
+    """
     if function is operator.sub and a.dtype == b.dtype:
         return add_rows(a, negative_rows(b)) if _compat.is_evaluated(a, b) else a - b
     return {operator.add: add_rows, operator.mul: multiply_rows}.get(function, function)(a, b)

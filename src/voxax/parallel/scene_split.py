@@ -428,7 +428,7 @@ class _Needs:
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """A scene of NumPy arrays, cut into shards as :class:`SceneSplit` describes.
+    """The coordinates and kernel maps of a scene, cut into shards as ``split`` describes.
 
     For each level, ``levels`` has the coordinates ``int32[N, 1 + D]`` of the scene's voxels, and
     ``own`` says which shard each voxel belongs to. ``tables[m][s]`` is the part of kernel map m

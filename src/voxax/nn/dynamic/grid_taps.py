@@ -136,7 +136,7 @@ def sampled_conv(
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """Return the floating-point dtype of ``a`` and ``b``, the wider if both are one; else ``a``.
+    """Return the wider of two floating-point dtypes, the only one if one is, or ``a`` if none is.
 
     ``jnp.promote_types`` would raise under ``jax.numpy_dtype_promotion("strict")``.
     """

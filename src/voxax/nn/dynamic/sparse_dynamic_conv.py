@@ -246,7 +246,7 @@ def _strategy(algorithm: Request, mask: Any) -> str:
     """Return the strategy to run, ``grouped`` or ``masked``; ``algorithm`` is the user's request.
 
     ``masked`` is returned if there is a ``mask``, or if the request does not allow ``grouped``.
-    Raise :class:`AlgorithmError` if the request does not allow it either.
+    Raise :class:`AlgorithmError` if the request does not allow ``masked`` either.
     """
     asked = admitted(algorithm, kind="dynamic", product="forward")
     able = ("grouped", "masked") if mask is None else ("masked",)
@@ -278,10 +278,10 @@ def _factors(
 ) -> tuple[KernelMap, jax.Array]:
     """Return the kernel map to use, and the factor of each tap, ``[out_capacity, K]``.
 
-    Without ``tau``, taps outside an output's ``size`` are removed from the map. With ``tau``, the
-    map stays as it is, and the factors are those of
-    :func:`voxax.geometry.nested_sizes.soft_mask`. In both cases they are multiplied by ``mask``, if
-    it is not None. ``wide`` is the dtype of the factors.
+    Without ``tau``, taps outside an output's ``size`` are removed from the map, and the factors are
+    1. With ``tau``, the map stays as it is, and the factors are those of
+    :func:`voxax.geometry.nested_sizes.soft_mask`. In both cases the factors are multiplied by
+    ``mask``, if it is not None. ``wide`` is their dtype.
     """
     factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
     if size is not None and tau is not None:
@@ -301,8 +301,9 @@ def _shells(
     """Return the convolution with soft sizes, ``[out_capacity, C_out]``.
 
     ``size float[out_capacity]`` are the sizes, and ``tau`` is the width of their ramp. The result
-    is a sum of one convolution for each whole size. It runs over the taps that this size adds to
-    the next smaller one, and is multiplied by the factor with which these taps fade in.
+    is a sum of one convolution for each whole size. The convolution of a size runs over the taps
+    that this size adds to the next smaller one, and is multiplied by the factor with which these
+    taps fade in.
     ``requests`` are keyword arguments of :func:`voxax.products.convolve`.
     """
     offsets = np.asarray(kernel_map.spec.offsets)

@@ -207,7 +207,7 @@ def _with_ones(value: jax.Array) -> jax.Array:
 
 
 def _sees(query: Side, key: Side) -> jax.Array:
-    """Return ``bool[Lq, Lk]``: whether a query attends to a key of one patch.
+    """Return ``bool[Lq, Lk]``: whether each query of a patch attends to each key.
 
     It does if both are of the same group and their slots are not empty.
     """
