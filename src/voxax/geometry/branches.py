@@ -48,7 +48,7 @@ def _value(call: Any, a: Any, b: Any, valid: Any) -> Any:
 
 
 def _gradients(call: Any, ct: Any, *arrays: Any, moves: tuple[int, ...]) -> None:
-    """Return None, so that the sum of two gradients is differentiated through ``_portable``."""
+    """Return None: the sum has no native gradients, so JAX differentiates :func:`_portable`."""
 
 
 _sum = differentiable_operator("voxax_add_rows", _value, _portable, _gradients)

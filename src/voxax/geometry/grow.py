@@ -109,8 +109,9 @@ def _grown(
 ) -> Voxels:
     """Return ``voxels`` plus voxels at ``coords[row] + steps[k]`` where ``keep[row, k]`` is True.
 
-    New voxels have features of zero. ``keep=None`` adds all sites. ``capacity`` is as in
-    :func:`dilate`. ``operation`` names the operation in error messages.
+    ``steps`` are K offsets, and ``keep`` is ``bool[capacity, K]``, or None to add voxels at all
+    offsets of all voxels. New voxels have features of zero. ``capacity`` is as in :func:`dilate`.
+    ``operation`` names the operation in error messages.
     """
     source = voxels.geometry
     sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep)

@@ -129,7 +129,10 @@ class KernelMap:
         self._own()
 
     def _own(self) -> None:
-        """Replace ``memo`` by an empty one if it was filled for other arrays or static values."""
+        """Replace ``memo``, the cache of derived tables, by an empty one if it is for another map.
+
+        That is, if it was filled for other arrays or static values.
+        """
         arrays = self.in_geometry, self.out_geometry, *self.views.values()
         memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
         object.__setattr__(self, "memo", memo)
@@ -237,7 +240,7 @@ class KernelMap:
         return _cells_of_taps(self.neighbors, rows, cells, stride=self.spec.stride)[0]
 
     def _pair_lists(self) -> tuple[jax.Array, jax.Array]:
-        """Return ``pairs`` and ``pair_starts``, which are built together."""
+        """Return the views ``pairs`` and ``pair_starts``, the results of :func:`list_pairs`."""
         neighbors = self.neighbors
         build = functools.partial(list_pairs, neighbors)
         return self.memo.get_or_build(("pair_lists",), neighbors, build)
@@ -456,11 +459,12 @@ def _inverted_by(invert: Callable[..., tuple[jax.Array]]) -> Callable[..., tuple
 def _cells_by_tiles(
     neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
 ) -> tuple[jax.Array]:
-    """Return the transposed neighbor table in a tuple, for a map in which each input has one cell.
+    """Return a tuple of one array, the transposed neighbor table ``int32[N, K]``.
 
-    ``rows int32[N, 1 + D]`` are the inputs. ``cells int32[M, 1 + D]`` are the outputs, each of
-    which has edges of ``stride`` input sites. One search finds the cell of each input, so
-    ``neighbors`` are not inverted.
+    The map's kernel is as large as its stride: an output is a cell with edges of ``stride`` input
+    sites, and each input is in one cell. ``rows int32[N, 1 + D]`` are the coordinates of the
+    inputs, ``cells int32[M, 1 + D]`` those of the outputs. One search finds the cell of each input,
+    so the table ``neighbors [M, K]`` is not inverted.
     """
     here = np.zeros((1, len(stride)), np.int32)
     # The cells of sorted rows are nearly in lexicographic order, so the search by tiles is fast.

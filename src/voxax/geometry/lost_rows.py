@@ -160,7 +160,7 @@ class LostRows:
 
 @functools.lru_cache(maxsize=1024)
 def _name(level: Level) -> np.ndarray:
-    """Return a ``table`` of :class:`LostRows` that is zero except for the stride of ``level``."""
+    """Return a ``table`` of :class:`LostRows` that is zero except for the stride ``level``."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 1 : 1 + len(level)] = level
     return table
@@ -168,7 +168,7 @@ def _name(level: Level) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _one(level: Level) -> np.ndarray:
-    """Return a ``table`` of :class:`LostRows` that is zero except for 1 row lost at ``level``."""
+    """Return a ``table`` of :class:`LostRows`, zero but for 1 row lost at the stride ``level``."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 0] = 1
     return table

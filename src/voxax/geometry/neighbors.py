@@ -198,9 +198,10 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``float[M]``: how coarsely floats are spaced at the largest coordinate of a position.
+    """Return ``float[M]``, the distance between adjacent floats at each position.
 
-    Positions ``[M, D]`` whose ``scene`` is -1 count as zero.
+    It is taken at the largest absolute coordinate of the position. Positions ``[M, D]`` whose
+    ``scene`` is -1 count as zero.
     """
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
@@ -216,11 +217,12 @@ def _compared(
     k: int,
     algorithm: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Find the k nearest points within ``radius`` of each query, in portable JAX.
+    """Find the k nearest points of the same scene within ``radius`` of each query, in portable JAX.
 
     ``source`` and ``scene`` are the positions ``float[N, D]`` and scenes ``int32[N]`` of the
-    points; ``around`` and ``own`` are those of the M queries. Scene -1 marks rows without
-    neighbors. Returns the arrays ``rows`` and ``found`` of :class:`Neighbors`.
+    points; ``around`` and ``own`` are those of the M queries. Rows of scene -1 have no neighbors,
+    and are never neighbors. ``algorithm`` is ``"all"``, or ``"cells"`` to compare only points of
+    near cells. Returns the arrays ``rows`` and ``found`` of :class:`Neighbors`.
     """
     find = _among_all if algorithm == "all" else _among_cells
     return find((source, scene), (around, own), radius, k)
@@ -267,7 +269,10 @@ def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.
 def _among_all(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the result of :func:`_compared`, by comparing each query with all points."""
+    """Return the result of :func:`_compared`, by comparing each query with all points.
+
+    ``points`` and ``queries`` are each a pair of positions and scenes.
+    """
     source, scene = points
     number = source.shape[0]
     missing = max(k - number, 0)

@@ -123,6 +123,10 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
 
 def _reach(size: jax.Array, offsets: Any) -> jax.Array:
-    """Return each offset's :func:`reaching_size`: ``[1, ..., 1, K]`` in the dtype of ``size``."""
+    """Return the smallest kernel size that has each offset, ``[1, ..., 1, K]``.
+
+    ``offsets`` is ``int[K, D]``. The result has the dtype of ``size``, and broadcasts with
+    ``size[..., None]``.
+    """
     reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
     return jnp.asarray(reach).astype(size.dtype)

@@ -347,11 +347,12 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A placeholder for attached maps that marks voxels derived from the input of a traced model.
+    """A placeholder for attached maps, in the geometry of voxels whose kernel maps are recorded.
 
-    The recorder is part of the pytree's structure. So JAX traces a jitted function again if its
-    arguments are marked voxels, and the kernel maps of the function are recorded. Jitted functions
-    of other arguments are taken from JAX's cache.
+    It marks the voxels that derive from the input of the traced model. The recorder is part of the
+    pytree's structure. So JAX traces a jitted function again if its arguments are marked voxels,
+    and the kernel maps of the function are recorded. Jitted functions of other arguments are taken
+    from JAX's cache.
     """
 
     recorder: _Recorder | None = None
@@ -372,7 +373,7 @@ class _Recorder:
         self._numbered: dict[int, tuple[KernelMap, KernelMap]] = {}
 
     def root(self, geometry: VoxelGeometry) -> VoxelGeometry:
-        """Mark the input's geometry as level 0 of this recording, and return it."""
+        """Return the geometry of the model's input, marked as level 0 of this recording."""
         return dataclasses.replace(geometry, attached=_Watched((), (), (), recorder=self), level=0)
 
     def _is_watched(self, geometry: VoxelGeometry) -> bool:
@@ -407,7 +408,10 @@ class _Recorder:
         return self._numbered[id(kernel_map)][1]
 
     def finish(self) -> None:
-        """Make ``records`` from the maps seen so far. Call it when the model has been traced."""
+        """Fill ``records``, ``adjoints`` and ``views`` from the recorded maps, and forget the maps.
+
+        Call it when the model has been traced.
+        """
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
             keys = kernel_map.memo.names()

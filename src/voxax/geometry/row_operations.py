@@ -173,12 +173,15 @@ def _gated_on_host(t: np.ndarray, passes: np.ndarray) -> np.ndarray | None:
 
 
 def _by(ufunc: Callable[..., Any]) -> HostBody:
-    """Return a function that applies ``ufunc`` to NumPy arrays of one shape and dtype."""
+    """Return a function that applies ``ufunc`` to NumPy arrays of one shape and dtype.
+
+    The result has this shape and dtype too.
+    """
     return lambda *arrays: ufunc(*arrays, out=empty_array(arrays[0].shape, arrays[0].dtype))
 
 
 def _own(values: Any, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Return a copy of ``values``, cast to ``dtype`` and broadcast to ``shape``, for use by JAX."""
+    """Return a new NumPy array of ``shape`` and ``dtype`` that holds ``values``, broadcast."""
     found = empty_array(shape, dtype)
     found[...] = values
     return found

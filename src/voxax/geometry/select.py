@@ -145,7 +145,10 @@ def _best_on_host(coords: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
 @eagerly(_best_on_host)
 @functools.partial(jax.jit, static_argnames="k")
 def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
-    """Return ``bool[N]``, True for the ``k`` rows with the highest scores of every scene."""
+    """Return ``bool[N]``, True for the ``k`` rows with the highest scores of every scene.
+
+    ``scores`` is ``[N]``. Padding rows of ``coords`` count as one more scene.
+    """
     scene, rows = coords[:, 0], jnp.arange(coords.shape[0], dtype=jnp.int32)
     # Rows are sorted by scene, padding last, so sorting by scene first leaves scenes in place.
     *_, order = _sorted(scene, _descending(scores), rows, num_keys=3)

@@ -227,13 +227,15 @@ def _own_rows(xp: Any, coords: Any) -> Any:
 
 @in_either("lengths", "capacity")
 def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
-    """Return, for each of several lists of rows, the row of the list that goes to each output row.
+    """Return, for each of several sources, the source's row that goes to each output row.
 
-    The result is a tuple of arrays ``int32[capacity]``, with -1 where no row of the list goes.
+    The result is a tuple of arrays ``int32[capacity]``, one for each source, with -1 where the
+    source has no row for the output row.
 
     Args:
-      inverse: ``int32[sum(lengths)]``, the output row of each row of the concatenated lists, or -1.
-      lengths: number of rows of each list.
+      inverse: ``int32[sum(lengths)]``, the output row of each row of the concatenated sources, or
+        -1.
+      lengths: number of rows of each source.
       capacity: number of output rows.
     """
     read = sources_on_host if xp is np else source_rows
@@ -261,7 +263,7 @@ def _matches(xp: Any, coords: Any, base: int) -> Any:
 
 @in_either()
 def _follow(xp: Any, match: Any, source: Any) -> Any:
-    """Return ``match[source]``, -1 where ``source`` is -1."""
+    """Return ``match[source]``, -1 where ``source`` is -1; both are arrays of row indices."""
     return xp.where(source < 0, np.int32(-1), match[xp.maximum(source, 0)])
 
 

@@ -183,7 +183,10 @@ class VoxelGeometry:
         self._own()
 
     def _own(self) -> None:
-        """Remove attached maps, and replace ``memo``, if they were built for other voxels."""
+        """Remove attached maps and cached arrays that were built for other voxels.
+
+        ``attached`` becomes None, and ``memo`` becomes an empty cache.
+        """
         attached = self.attached
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
             object.__setattr__(self, "attached", None)

@@ -398,14 +398,20 @@ def _summable(features: jax.Array) -> jax.Array:
 
 
 def _combined(function: Callable[..., Any], a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``function(a, b)`` for the operators ``+``, ``-`` and ``*`` on rows of features."""
+    """Return ``function(a, b)`` for features ``[N, C]``.
+
+    ``function`` is ``operator.add``, ``operator.sub`` or ``operator.mul``.
+    """
     if function is operator.sub and a.dtype == b.dtype:
         return add_rows(a, negative_rows(b)) if _compat.is_evaluated(a, b) else a - b
     return {operator.add: add_rows, operator.mul: multiply_rows}.get(function, function)(a, b)
 
 
 def _with_number(function: Callable[..., Any], features: jax.Array, number: float) -> jax.Array:
-    """Return ``function(features, number)``, with the number in the dtype of the features."""
+    """Return ``function(features, number)``, in the dtype of floating-point features.
+
+    For integer features the dtype is the one that JAX promotes to.
+    """
     floating = jnp.issubdtype(features.dtype, jnp.floating)
     if not floating or not _compat.is_evaluated(features):
         return function(features, number)
@@ -943,9 +949,10 @@ def _stacked_on_host(
 @eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
-    """Concatenate the rows ``coords`` of several batches, and renumber their scenes.
+    """Concatenate the coordinate rows of several batches into one batch of ``capacity`` rows.
 
-    Batch i has ``sizes[i]`` scenes. The result has ``capacity`` rows.
+    ``coords`` has an array for each batch, and batch i has ``sizes[i]`` scenes. The scenes of a
+    batch are numbered after those of the previous batches.
     """
     moved, start = [], 0
     for rows, size in zip(coords, sizes, strict=True):

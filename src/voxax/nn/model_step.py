@@ -70,8 +70,10 @@ def step_of(
 def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]:
     """Return ``(call, weights, rest)``, with ``call(weights, rest, voxels) -> (output, new rest)``.
 
-    ``weights`` are the parameters, ``rest`` the other variables of a flax.nnx module. A copy of the
-    module is called, in training or evaluation mode. flax is not imported here.
+    For a flax.nnx module, ``weights`` are its parameters and ``rest`` its other variables. A copy
+    of the module is called, in training or evaluation mode. For another model, ``rest`` is empty.
+    It is called as ``model(weights, voxels)``, where ``weights`` are ``params``. If ``params`` is
+    None, it is called as ``model(voxels)``, and ``weights`` are empty. flax is not imported here.
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
@@ -92,7 +94,10 @@ def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]
 
 
 def _mean_square(out: Any) -> jax.Array:
-    """Return the sum of the outputs' mean squares, a loss that depends on every float output."""
+    """Return a scalar loss, the sum of the mean squares of all float arrays in ``out``.
+
+    ``out`` is the model's output: Voxels, whose features are taken, or a tree of arrays.
+    """
     features = out.features if isinstance(out, Voxels) else out
     leaves = [x for x in jax.tree.leaves(features) if jnp.issubdtype(x.dtype, jnp.floating)]
     parts = [jnp.mean(jnp.square(x.astype(jnp.float32))) for x in leaves]

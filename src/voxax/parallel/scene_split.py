@@ -389,8 +389,10 @@ class _Needs:
 
     Attributes:
       levels: for each level the largest number of voxels that a shard owns.
-      extended: for each map the largest number of input rows that a shard owns or borrows.
-      messages: for each map the borrowed rows, ``{(sender, receiver): number of rows}``.
+      extended: for each kernel map the largest number of input rows that a shard owns or receives
+        from other shards.
+      messages: for each kernel map, ``{(sender, receiver): number of rows}``, the input rows that
+        one shard sends to another.
     """
 
     levels: list[int]
@@ -426,10 +428,11 @@ class _Needs:
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """A concrete scene cut into shards.
+    """The coordinates and kernel maps of a scene, cut into shards as ``split`` describes.
 
-    ``levels`` are the coordinates ``int32[N, 1 + D]`` of each level, ``own`` is the partition of
-    each level, and ``tables[map][shard]`` is the part of a kernel map for a shard.
+    For each level, ``levels`` has the coordinates ``int32[N, 1 + D]`` of the scene's voxels, and
+    ``own`` says which shard each voxel belongs to. ``tables[m][s]`` is the part of kernel map m
+    that shard s computes.
     """
 
     split: SceneSplit
@@ -537,7 +540,10 @@ class _Cut:
 
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
-    """Check labels of the scene's n voxels; return ``int32[n + 1]``, with -1 last for padding."""
+    """Return the labels of the scene's n voxels, checked, and a final -1: ``int32[n + 1]``.
+
+    Negative labels become -1. Padding rows read the final entry.
+    """
     count = len(cut.levels[0])
     labels = checked_labels(labels, count, "labels", "the scene's")
     return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)

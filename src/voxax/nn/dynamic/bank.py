@@ -121,7 +121,7 @@ def _of_bank(
     uniform: Uniform,
     precision: str,
 ) -> jax.Array:
-    """Return the convolution of ``x`` with kernel sizes that are 0 or in ``bank``.
+    """Return the convolution of ``x`` where each position's kernel size is 0 or in ``bank``.
 
     Arguments as in :func:`by_convolutions`, with ``uniform`` as in :func:`bank_conv`. GPUs run one
     convolution per size of the bank. CPUs and TPUs use the algorithms for arbitrary sizes, which
@@ -236,7 +236,11 @@ def taps_by_size(spec: KernelSpec) -> list[int]:
 def _one_size(
     x: jax.Array, w: jax.Array, spec: KernelSpec, size: int, precision: jax.lax.PrecisionLike
 ) -> jax.Array:
-    """Convolve with kernel size ``size`` at every position; size 0 gives zeros."""
+    """Return the convolution with kernel size ``size`` at every position, ``[B, *outputs, C_out]``.
+
+    ``x`` is ``[B, *spatial, C]``, and ``w`` is ``[K, C, C_out]`` for the K offsets of ``spec``.
+    Size 0 gives zeros.
+    """
     if not size:
         outputs = output_grid(x.shape[:-1], spec.stride)
         return jnp.zeros((*outputs, w.shape[-1]), x.dtype)
@@ -262,8 +266,8 @@ def _on_cells(
     Args:
       x: ``[B, *spatial, C]``.
       w: ``[K, C, C_out]``, whose K taps are a box with equal sides.
-      far: ``int32[B, *spatial]``, the kernel size of each position to compute at half resolution,
-        and 0 at other positions.
+      far: ``int32[B, *spatial]``, the kernel size of each position that is computed at half
+        resolution, and 0 at other positions.
       size: ``int32[]``, the kernel size to compute, at least 1.
       spec: offsets of the taps, stride 1, and dilation.
       side: side of the kernel at half resolution, in cells.
@@ -273,8 +277,8 @@ def _on_cells(
       Five arrays. ``bool[B, *spatial]``: whether ``far`` equals ``size``. ``[B, *cells, C]``: the
       mean of ``x`` in each cell. ``[side**D, C, C_out]``: the kernel on cells. ``int32[]``: the
       side of this kernel that ``size`` needs, in cells, or 0 if no position has ``size``.
-      ``int32[B, *cells]``: this side in cells that contain a position of ``size``, and 0 in other
-      cells.
+      ``int32[B, *cells]``: for each cell, this side if the cell contains a position of ``size``,
+      else 0.
     """
     largest, wide = len(taps_by_size(spec)) - 1, accumulator(w.dtype)
     # Taps beyond the size are not read.
@@ -304,10 +308,10 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Return ``total [B, *spatial, C]``, with the value of the cell where ``here`` is True.
+    """Return ``total [B, *spatial, C]``, replaced by values of ``y`` where ``here`` is True.
 
-    ``y [B, *cells, C]`` has the values of cells, and ``here`` is ``[B, *spatial]``. A cell covers
-    two positions along each axis.
+    ``y [B, *cells, C]`` is on a grid of half the resolution, whose cells cover two positions along
+    each axis. A position where ``here [B, *spatial]`` is True gets the value of its cell.
     """
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
@@ -315,9 +319,10 @@ def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return ``int[L + 1]``: for each kernel size 0 to L, the side of the box of cells covering it.
+    """Return the kernel side at half resolution for each kernel size 0 to L, ``int[L + 1]``.
 
-    L is the largest size of ``spec``. A cell covers two positions along each axis.
+    The side is that of the smallest centered box of cells that covers the kernel on every axis, in
+    cells. L is the largest size of ``spec``. A cell covers two positions along each axis.
     """
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
@@ -327,12 +332,13 @@ def _cell_sides(spec: KernelSpec) -> np.ndarray:
 
 
 def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
-    """Return the share of each tap in each cell for each kernel size, ``[L + 1, side, L]``.
+    """Return the weights ``[L + 1, side, L]`` that turn a kernel into one at half resolution.
 
-    The axes are kernel size, cell and tap. L is ``largest``, and a cell covers two positions along
-    an axis. Seen from the left position of a cell, a tap at dilated offset o lies ``floor(o / 2)``
-    cells away; from the right position, ``floor((o + 1) / 2)`` cells. Each of these two cells gets
-    half of the tap.
+    Along one spatial axis, entry ``[s, c, k]`` is the factor with which tap k of a kernel of size s
+    is added to cell c of the coarse kernel. L is ``largest``, the largest kernel size, and ``side``
+    is the size of the coarse kernel. A cell covers two positions. From the lower position of a
+    cell, a tap at dilated offset o is ``floor(o / 2)`` cells away; from the upper position,
+    ``floor((o + 1) / 2)`` cells. Each of these two cells gets half of the tap.
     """
     shares = np.zeros((largest + 1, side, largest))
     for size in range(1, largest + 1):

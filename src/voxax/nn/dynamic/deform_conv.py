@@ -181,11 +181,12 @@ def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
 
 
 def _by_part(offsets, mask, outputs, number, ndim, channels):
-    """Return ``offsets`` and ``mask`` with an axis for the G channel groups of the offsets, and G.
+    """Check ``offsets`` and ``mask``; return both with an axis for G channel groups, and G.
 
-    The results are ``[B, *outputs, G, K, D]`` and ``[B, *outputs, G, K]``. Arrays without a group
-    axis get one of length 1, and a mask of None stays None. The argument ``outputs`` starts with B,
-    ``number`` is K, and ``ndim`` is D. Other shapes raise ``InputError``.
+    The results are offsets ``[*outputs, G, K, D]``, mask ``[*outputs, G, K]`` and an integer. An
+    array without a group axis gets one of length 1, and a mask of None stays None. ``outputs`` is
+    ``(B, ...)`` with the extents of the output grid, ``number`` is K, and ``ndim`` is D. G must
+    divide ``channels``. Other shapes raise ``InputError``.
     """
     if offsets.ndim == len(outputs) + 2:
         offsets = offsets[..., None, :, :]
@@ -280,16 +281,16 @@ def local_conv(
 def _under_taps(
     x: jax.Array, spec: KernelSpec
 ) -> tuple[np.ndarray, Callable[[jax.Array], jax.Array]]:
-    """Return the position of each tap in the padded ``x``, and a function that reads one tap.
+    """Pad ``x``; return the start position of each tap in it, and a function that reads one tap.
 
     Args:
       x: ``[B, *spatial, C]``; it is padded once.
       spec: offsets of the taps, stride and dilation.
 
     Returns:
-      The positions, ``int32[K, D]``, one row for each tap. And a function that takes one such row,
-      and returns the values of ``x`` at this tap for all outputs, ``[B, *outputs, C]``, zero
-      outside the grid.
+      Two values. ``int32[K, D]``: for each tap, the position in the padded ``x`` that the first
+      output reads. A function that takes one such row, and returns the values of ``x`` at this tap
+      for all outputs, ``[B, *outputs, C]``, zero outside the grid.
     """
     taps, steps = np.asarray(spec.dilated_offsets), np.asarray(spec.stride)
     last = (np.asarray(output_grid(x.shape[:-1], spec.stride)[1:]) - 1) * steps

@@ -222,9 +222,10 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Return the convolution for float ``sizes``, interpolated between whole sizes (``tau`` is 1).
+    """Return the convolution with float ``sizes [B, *outputs]``, ``[B, *outputs, C_out]``.
 
-    The results of the whole sizes below and above a float size are interpolated linearly.
+    It interpolates linearly between the results of the whole sizes below and above each float size.
+    This is the case ``tau=1`` of :func:`dynamic_conv`. ``weight`` is ``[K, C, C_out]``, and
     ``options`` are keyword arguments of :func:`voxax.products.convolution.convolve_sized`.
     """
     below = jax.lax.stop_gradient(jnp.floor(sizes))
@@ -247,11 +248,11 @@ def _own_kernels(
     algorithm: Request,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Convolve with a separate kernel for each size; ``weights`` maps each size to its kernel.
+    """Return the convolution of ``x`` in which each kernel size has a separate kernel.
 
-    ``size`` is one number, one for each scene, or one for each position. Each size takes the kernel
-    with the nearest number of taps; the smaller one of two that are equally near. Other arguments
-    as in :func:`dynamic_conv`.
+    ``weights`` maps a size to its kernel. ``size`` is one number, one for each scene, or one for
+    each position. A size that is not in ``weights`` takes the kernel with the nearest number of
+    taps; the smaller one of two that are equally near. Other arguments as in :func:`dynamic_conv`.
     """
     ndim, bank = grid_axes(x), sorted(weights)
     if not bank or size is None:
@@ -318,13 +319,14 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve with M weights, mixed by ``mixture`` for each scene or position.
+    """Return the convolution with a mixture of M weights, ``[*outputs, C_out]``.
 
-    ``weight`` is ``[M, *T, C, C_out]``. ``mixture`` is ``[B, M]``, or ``[*outputs, M]`` to mix at
-    each position, where ``outputs`` is ``(B, ...)`` with the extents of the output grid. ``run`` is
-    a function that convolves ``x`` with one weight ``[K, C, C_out]`` and the dynamic kernel sizes
-    ``sizes``. ``whole`` is True if ``run`` must get all scenes in one call. ``taps`` is T, the
-    largest kernel size along each axis.
+    ``weight`` is ``[M, *T, C, C_out]``, where ``taps`` is T, the largest kernel size along each
+    axis. ``mixture`` is ``[B, M]`` to mix per scene, or ``[*outputs, M]`` to mix per position;
+    ``outputs`` is ``(B, ...)`` with the extents of the output grid. ``run(x, w, sizes)`` is a
+    function that convolves with one weight ``[K, C, C_out]`` and the kernel size of each position,
+    ``sizes``. ``whole`` is True if ``run`` must get all scenes in one call. ``precision`` is for
+    mixing weights.
     """
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):

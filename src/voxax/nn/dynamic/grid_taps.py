@@ -136,7 +136,7 @@ def sampled_conv(
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """Return the wider of the floating-point dtypes among ``a`` and ``b``; ``a`` if there is none.
+    """Return the wider of two floating-point dtypes, the only one if one is, or ``a`` if none is.
 
     ``jnp.promote_types`` would raise under ``jax.numpy_dtype_promotion("strict")``.
     """

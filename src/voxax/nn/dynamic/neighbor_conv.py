@@ -320,7 +320,10 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
 
 
 def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Map points ``(x, y)`` of a disc onto a square; all areas grow by the same factor."""
+    """Map points ``(x, y)`` of a disc to the square around it; return the new x and y.
+
+    The disc is centered at the origin, with any radius. All areas grow by the same factor.
+    """
     radius = length(jnp.stack([x, y], axis=-1))
     wide = jnp.abs(y) <= jnp.abs(x)
     first, second = jnp.where(wide, x, y), jnp.where(wide, y, x)
@@ -531,9 +534,10 @@ def kernel_point_penalty(
 
 
 def _nodes(kernel_points: jax.Array, offsets: jax.Array | None, dtype) -> jax.Array:
-    """Return the positions ``kernel_points [K, D]`` plus ``offsets [m, K, D]``, as ``[m, K, D]``.
+    """Return the positions of the kernel points of m queries, ``[m, K, D]`` in ``dtype``.
 
-    If ``offsets`` is None, return the kernel points as ``[1, K, D]``.
+    They are ``kernel_points [K, D]`` plus ``offsets [m, K, D]``. If ``offsets`` is None, the
+    kernel points are the same for all queries, and the result is ``[1, K, D]``.
     """
     nodes = kernel_points.astype(dtype)[None]
     return nodes if offsets is None else nodes + offsets.astype(dtype)

@@ -165,10 +165,10 @@ def sparse_dynamic_conv(
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """Return ``shape``, or the kernel offsets of a centered kernel of this shape.
+    """Return a kernel shape that is centered: the name ``shape``, or a tuple of kernel offsets.
 
-    The offsets are needed where ``stride == kernel_size > 1`` on some axis: there the kernel with
-    the name ``shape`` would not be centered.
+    ``shape`` is ``"box"`` or ``"cross"``. Where ``stride == kernel_size > 1`` on some axis, the
+    kernel with this name would not be centered, so the offsets of a centered one are returned.
     """
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
@@ -182,7 +182,8 @@ def _dilation(
 ) -> tuple[Any, jax.Array | None]:
     """Return ``(dilation, None)`` if static; for an array, ``(tuple(dilations), dilation)``.
 
-    ``dilations`` are the distinct values that occur in an array ``dilation [out_capacity]``.
+    Only an array, ``[out_capacity]`` with the dilation of each output voxel, has ``dilations``: the
+    distinct values that occur in it.
 
     Raises:
       InputError: ``dilations`` are given for a static dilation, or are missing or repeated for an
@@ -210,10 +211,10 @@ def _dilation(
 def _of_rows(
     value: Any, name: str, shape: tuple[int, ...], valid: jax.Array, scalar: bool = False
 ) -> Any:
-    """Return ``value`` as an array of ``shape``, 0 in rows that are not ``valid``; None stays None.
+    """Check ``value``, floats of ``shape`` for the output rows; return it with zeros in padding.
 
-    With ``scalar``, the value may also be a single number or integers. ``name`` is for the error
-    message.
+    ``valid bool[out_capacity]`` is False in padding rows. None stays None. With ``scalar``, the
+    value may also have integers, or be one number for all rows. ``name`` is for the error message.
 
     Raises:
       InputError: ``value`` has another shape, or integers without ``scalar``.
@@ -235,16 +236,17 @@ def _of_rows(
 
 
 def _check_tau(tau: float | None, size: Any) -> None:
-    """Raise :class:`InputError` if ``tau`` is given and the sizes are not floats."""
+    """Raise :class:`InputError` if ``tau`` is given and ``size`` is None or has no floats."""
     if tau is not None and (size is None or not jnp.issubdtype(size.dtype, jnp.floating)):
         got = "no size" if size is None else f"sizes of {size.dtype}"
         raise InputError(f"tau={tau} makes sizes soft, got {got}: give floats, or leave tau out")
 
 
 def _strategy(algorithm: Request, mask: Any) -> str:
-    """Return ``grouped``, or ``masked`` if there is a mask or ``grouped`` is not allowed.
+    """Return the strategy to run, ``grouped`` or ``masked``; ``algorithm`` is the user's request.
 
-    Raise :class:`AlgorithmError` if ``masked`` is then not allowed either.
+    ``masked`` is returned if there is a ``mask``, or if the request does not allow ``grouped``.
+    Raise :class:`AlgorithmError` if the request does not allow ``masked`` either.
     """
     asked = admitted(algorithm, kind="dynamic", product="forward")
     able = ("grouped", "masked") if mask is None else ("masked",)
@@ -259,7 +261,10 @@ def _strategy(algorithm: Request, mask: Any) -> str:
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
-    """Raise :class:`InputError` if one of ``factors`` is given for integer features and weight."""
+    """Raise :class:`InputError` if features and weight are integers and a factor is given.
+
+    ``factors`` maps the names of arguments, such as ``mask``, to their values; None is not given.
+    """
     given = [name for name, value in factors.items() if value is not None]
     if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(
@@ -271,9 +276,12 @@ def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]
 def _factors(
     kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
 ) -> tuple[KernelMap, jax.Array]:
-    """Return the map without taps outside hard sizes, and tap factors ``[out_capacity, K]``.
+    """Return the kernel map to use, and the factor of each tap, ``[out_capacity, K]``.
 
-    The factors are ``mask`` times the ramp of soft sizes (with ``tau``), in the dtype ``wide``.
+    Without ``tau``, taps outside an output's ``size`` are removed from the map, and the factors are
+    1. With ``tau``, the map stays as it is, and the factors are those of
+    :func:`voxax.geometry.nested_sizes.soft_mask`. In both cases the factors are multiplied by
+    ``mask``, if it is not None. ``wide`` is their dtype.
     """
     factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
     if size is not None and tau is not None:
@@ -290,10 +298,13 @@ def _shells(
     tau: float,
     requests: dict[str, Any],
 ) -> jax.Array:
-    """Convolve with soft sizes, one convolution per size, and return the sum ``[out_capacity, C]``.
+    """Return the convolution with soft sizes, ``[out_capacity, C_out]``.
 
-    The convolution of a size runs over the taps that this size adds to the next smaller one, and
-    its result is multiplied by the factor with which these taps fade in.
+    ``size float[out_capacity]`` are the sizes, and ``tau`` is the width of their ramp. The result
+    is a sum of one convolution for each whole size. The convolution of a size runs over the taps
+    that this size adds to the next smaller one, and is multiplied by the factor with which these
+    taps fade in.
+    ``requests`` are keyword arguments of :func:`voxax.products.convolve`.
     """
     offsets = np.asarray(kernel_map.spec.offsets)
     reach = reaching_size(offsets)
@@ -339,12 +350,13 @@ def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
 def _by_dilation(
     dilation: jax.Array, values: tuple[int, ...], first: KernelMap, map_of: Any, products: Any
 ) -> jax.Array:
-    """Convolve each output with its own dilation: sum one convolution for each of ``values``.
+    """Return the convolution with a dilation for each output, ``[out_capacity, C_out]``.
 
-    ``dilation`` is ``[out_capacity]``. ``first`` is the kernel map of the first value, ``map_of``
-    builds the map of another value, and ``products`` convolves over a map. One map cannot hold all
-    dilations: two outputs of different dilations can share an input and a tap, for which the map's
-    transpose has only one entry.
+    ``dilation`` is ``[out_capacity]``, and its entries are among ``values``. The result is a sum of
+    one convolution per value, restricted to the outputs with this dilation. ``first`` is the kernel
+    map of the first value, ``map_of(value)`` builds the map of another value, and
+    ``products(kernel_map)`` convolves. One map cannot hold all dilations: two outputs of different
+    dilations can share an input and a tap, for which the map's transpose has only one entry.
     """
     valid = first.out_geometry.valid
     if dilation.shape != (first.out_capacity,):

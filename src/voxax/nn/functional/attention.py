@@ -379,9 +379,11 @@ def _logits(
     table: jax.Array | None,
     precision: jax.lax.PrecisionLike,
 ) -> Logits:
-    """Check the arguments that all kinds of attention share, and return the :class:`Logits`.
+    """Check the arguments that all kinds of attention share; return the rule for the logits.
 
-    ``parts`` is 3 if the channels are queries, keys and values, and 1 for queries alone.
+    ``parts`` is 3 if the channels of ``rows`` are queries, keys and values, and 1 for queries
+    alone. ``scale``, ``table`` and ``precision`` are as in :class:`Logits`; a scale of None is
+    ``1 / sqrt(channels of a head)``.
     """
     features = rows.features
     channels = features.shape[-1]
@@ -431,8 +433,8 @@ def _attend(
       how: the rule for the logits.
       num_heads: number of heads.
       chosen: name of the algorithm.
-      beside: number of patches before and after a patch in which its groups can have more voxels.
-        None if this is unknown; then all patches are searched.
+      beside: how many patches before a patch, and as many after it, can hold more voxels of the
+        groups in this patch. None if this is unknown; then all patches are searched.
     """
     sides = functools.partial(_sides, features, coords, group=group, num_heads=num_heads, how=how)
     query, key, value = sides(cut.rows)
@@ -460,6 +462,7 @@ def _cross(
     There are H heads of d channels. The queries ``asked [P, L, C]`` are P patches of L slots; the
     keys and values ``held [Q, L, 2 * C]`` are Q patches. ``mine [P, L]`` are the groups of the
     queries, ``theirs [Q, L]`` those of the keys. A query attends only to keys of its group.
+    ``how`` is the rule for the logits, and ``chosen`` is the name of the algorithm.
     """
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
@@ -471,7 +474,8 @@ def _across(
 ) -> jax.Array:
     """Return attention of each query to all keys of its group in any patch, ``[P, L, H, d]``.
 
-    The queries have P patches of L slots, and H heads of d channels.
+    The queries have P patches of L slots, and H heads of d channels. The keys and
+    ``value [Q, L, H, d]`` may have another number of patches, Q. ``chosen`` is the algorithm.
     """
     if chosen != "splash":
         return attend_across_blocks(query, key, value, how)
@@ -511,7 +515,7 @@ def _sides(
 ) -> tuple[Side, Side, jax.Array]:
     """Return queries, keys and values ``[P, L, H, d]`` of the voxels in the slots of patches.
 
-    ``features`` has them side by side. Empty slots get group -1 and features of zero.
+    ``features [capacity, 3 * C]`` has them side by side. Empty slots get group -1 and zeros.
 
     Args:
       rows: ``int32[P, L]``, the row of the voxel in each slot, or -1.
@@ -525,11 +529,11 @@ def _sides(
 
 
 def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
-    """Return the rows of each patch and of the patches before and after it, ``[P, n]``.
+    """Return the voxel rows in and near each patch, ``int32[P, n]``, where -1 is an empty slot.
 
-    ``rows [P, L]`` are the rows of each patch. The patches are the ``reach`` before it, itself and
-    the ``reach`` after it, so n is ``(2 * reach + 1) * L``. Rows of other scenes than the patch's
-    become -1.
+    ``rows int32[P, L]`` are the rows in each patch. The rows near a patch are those in the
+    ``reach`` patches before it and the ``reach`` patches after it, so n is
+    ``(2 * reach + 1) * L``. Patches that do not exist or are of another scene give -1.
     """
     patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
     scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])
@@ -540,9 +544,10 @@ def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
 
 
 def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
-    """Cut rows into P blocks; return features ``[P, block, C]``, scenes ``[P, block]``, Patches.
+    """Cut the rows of Voxels or Tokens into P blocks; return features, scenes and patches.
 
-    The scene of an empty slot is -1. The Patches are None for Tokens.
+    The features are ``[P, block, C]`` and the scenes ``int32[P, block]``, -1 in empty slots. The
+    third result is the :class:`Patches` of Voxels, or None for Tokens.
     """
     if isinstance(rows, Voxels):
         refuse_shard(rows, "attention")

@@ -65,7 +65,11 @@ class Logits:
     tile: int = TILE
 
     def __call__(self, head: jax.Array, query: Side, key: Side) -> jax.Array:
-        """Return the logits ``[Lq, Lk]`` of head ``head`` in one patch, in at least float32."""
+        """Return the logits ``[Lq, Lk]`` of one patch and head, in at least float32.
+
+        ``query`` and ``key`` have Lq and Lk slots, without the axes P and H. ``head`` is the index
+        of the head, for ``table``.
+        """
         wide = wide_fraction(query.vectors.dtype)
         # Scaling the query saves a pass over the logits, if the query loses no digits by it.
         early = query.vectors.dtype == wide
@@ -203,7 +207,10 @@ def _with_ones(value: jax.Array) -> jax.Array:
 
 
 def _sees(query: Side, key: Side) -> jax.Array:
-    """Return ``bool[Lq, Lk]``: whether query and key are of the same group and not empty."""
+    """Return ``bool[Lq, Lk]``: whether each query of a patch attends to each key.
+
+    It does if both are of the same group and their slots are not empty.
+    """
     mine, theirs = query.group[:, None], key.group[None, :]
     return (mine == theirs) & (mine >= 0)
 
@@ -244,13 +251,17 @@ def _normalized(sums: jax.Array) -> jax.Array:
 
 
 def _span(group: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the lowest and the highest group of the slots ``[..., L]`` that are not empty."""
+    """Return the lowest and the highest group in the slots ``[..., L]``, two arrays ``[...]``.
+
+    Empty slots, whose group is negative, are ignored. If all slots are empty, the lowest is the
+    largest int32 and the highest is negative.
+    """
     none = jnp.iinfo(jnp.int32).max
     low = jnp.min(jnp.where(group < 0, none, group), axis=-1)
     return low, jnp.max(group, axis=-1)
 
 
 def _split(x: jax.Array, block: int, blocks: int) -> jax.Array:
-    """Cut ``[L, ...]`` into ``[blocks, block, ...]``, with zero rows at the end."""
+    """Pad ``x [L, ...]`` with zero rows at its end, and reshape to ``[blocks, block, ...]``."""
     padding = [(0, block * blocks - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding).reshape(blocks, block, *x.shape[1:])

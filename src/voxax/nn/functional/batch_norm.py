@@ -196,10 +196,10 @@ def _gradients(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...]:
-    """Return the gradient by each argument of :func:`_portable` whose position is in ``moves``.
+    """Return the gradient with respect to each argument of :func:`_portable` named in ``moves``.
 
-    ``dy`` is the gradient by the resulting features. ``given`` are the arguments of
-    :func:`_portable`, then its results. ``rest`` is not used.
+    ``moves`` are positions of arguments. ``dy`` is the gradient with respect to the features that
+    :func:`_portable` returned. ``given`` are its arguments, then its results. ``rest`` is not used.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     none = jnp.zeros((0, x.shape[1]), x.dtype)
@@ -231,8 +231,9 @@ def _gradients_on_tpu(
 ) -> tuple[jax.Array, ...] | None:
     """Return the result of :func:`_gradients`, or None if ``moves`` include the running averages.
 
-    It needs two sums over the rows, which one pass computes. Differentiating :func:`_portable`
-    would need three sums, each in a pass after the previous one.
+    Arguments as in :func:`_gradients`. This formula needs two sums over the rows, which one pass
+    computes. Differentiating :func:`_portable` would need three sums, each in a pass after the
+    previous one.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     if _MEAN in moves or _VARIANCE in moves:
@@ -360,7 +361,10 @@ def conv_norm(
 
 
 def _after_product(y: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """Apply bias, batch norm, residual and ReLU to ``y``; ``epilogue`` may omit some of them."""
+    """Return ``y [rows, C_out]`` after the bias, batch norm, residual and ReLU of ``epilogue``.
+
+    Bias and residual may be None.
+    """
     e = epilogue
     if e.bias is not None:
         y = clear_rows(add_bias(y, e.bias), e.valid)

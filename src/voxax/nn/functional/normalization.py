@@ -186,7 +186,7 @@ def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
 
 
 def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list[Any]:
-    """Return scale and bias in ``dtype``, but at least float32; None becomes an array ``[0]``."""
+    """Return scale and bias in ``dtype``, but at least float32; None becomes an empty array."""
     wide = wide_fraction(dtype)
     return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
 
@@ -330,10 +330,11 @@ def _scene_norm_portable(
     epsilon: float,
     axis: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Return features normalized by scene and group of channels, and two statistics ``[B, C]``.
+    """Return normalized features ``[N, C]``, and two statistics ``[batch_size, C]``.
 
-    The statistics of a scene and a channel are mean and ``1 / sqrt(variance + epsilon)`` of the
-    group of channels in this scene.
+    Mean and variance are taken over each scene and each of ``groups`` groups of channels. The
+    statistics are the mean and ``1 / sqrt(variance + epsilon)``, repeated for each channel of the
+    group. With ``axis``, scenes are split over this mesh axis.
     """
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]

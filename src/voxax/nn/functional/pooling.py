@@ -189,7 +189,10 @@ def _window_map(
     kernel_map: KernelMap | None,
     transposed: bool = False,
 ) -> KernelMap:
-    """Return the kernel map of a pooling window; ``stride=None`` takes ``kernel_size``."""
+    """Return the kernel map of a pooling window: ``kernel_map`` if given, else a new one.
+
+    Arguments as in :func:`sum_pool`. A new map with ``stride=None`` has the stride ``kernel_size``.
+    """
     if stride is None:
         stride = kernel_size if kernel_map is None else 1
     target = generative, out_voxels, capacity, kernel_map
@@ -318,7 +321,11 @@ def unpool(
 
 
 def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
-    """Raise :class:`GeometryMismatchError` unless the outputs of the map are ``out_voxels``."""
+    """Raise :class:`GeometryMismatchError` unless the map's outputs are the voxels ``out_voxels``.
+
+    The map must also be transposed, or keep its coordinates. Traced coordinates are not compared,
+    only capacity, stride and batch size.
+    """
     out, target = kernel_map.out_geometry, out_voxels.geometry
     agrees = kernel_map.spec.transposed or kernel_map.spec.keeps_coords
     agrees &= (out.capacity, out.stride, out.batch_size) == (
@@ -336,10 +343,10 @@ def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
 
 
 def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax.Array:
-    """Add each value to the row that ``indices`` names in its channel; return ``[capacity, C]``.
+    """Return the sum of ``features [M, C]`` per target row and channel, ``[capacity, C]``.
 
-    Value ``features[m, c]`` is added to ``out[indices[m, c], c]``; other entries are zero. 8- and
-    16-bit integers give int32.
+    Value ``features[m, c]`` is added to ``out[indices[m, c], c]``; an index of -1 adds nothing, and
+    entries without a value are zero. 8- and 16-bit integers give int32.
     """
     dtype = features.dtype
     summed = put_rows(
@@ -507,7 +514,12 @@ _extremes = differentiable_operator(
 def _best(
     x: jax.Array, scene: jax.Array, batch_size: int, largest: bool, axis: str | None
 ) -> jax.Array:
-    """Return the largest (smallest) values of each scene over all shards, ``[batch_size, C]``."""
+    """Return the largest or smallest value of each scene and channel, ``[batch_size, C]``.
+
+    ``largest`` tells which. ``x [N, C]`` are the features, and ``scene int[N]`` are the scenes of
+    the rows, ``batch_size`` in padding. With ``axis``, the values are taken over all shards along
+    this mesh axis. The values of an empty scene are arbitrary.
+    """
     # The initial value is the worst number that occurs: ``jax.debug_infs`` would refuse infinity.
     numbers = jnp.where(x == x, x, jnp.zeros((), x.dtype))
     start = jnp.min(numbers, axis=0) if largest else jnp.max(numbers, axis=0)
@@ -531,7 +543,10 @@ def _best_jvp(
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    """Differentiate :func:`_best`: rows with the same extreme value share the gradient."""
+    """Return the result of :func:`_best` and its tangent, both ``[batch_size, C]``.
+
+    The tangent is the mean of the tangents of all rows that have the extreme value.
+    """
     scene = primals[1]
     x = _stored(primals[0], scene)
     best = _best(x, scene, batch_size, largest, axis)

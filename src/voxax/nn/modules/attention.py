@@ -508,7 +508,7 @@ class SerialOrders(CheckedModule):
         self.rngs = nnx.data(rngs[rng_collection].fork() if shuffle else None)
 
     def __call__(self, voxels: Voxels, number: int) -> list[CurveOrder]:
-        """Return one order of the rows (a CurveOrder) for each of ``number`` blocks."""
+        """Return a list of ``number`` orders of the voxel rows, one for each block of a network."""
         names: list[SerialOrder] = [self.orders[i % len(self.orders)] for i in range(number)]
         if self.rngs is None or self.deterministic:
             return [serial_order(voxels, name) for name in names]

@@ -279,8 +279,9 @@ class SparseDynamicConv(CheckedModule):
     ) -> Voxels:
         """Return the convolved voxels.
 
-        ``size`` is one number or ``[out_capacity]``, and ``mixture`` is ``[out_capacity, M]``.
-        Where one of them is None, the module's head for it predicts it, if there is such a head.
+        ``size`` is one number or ``[out_capacity]``, and ``mixture`` is ``[out_capacity, M]``. If
+        ``size`` is None, ``size_head`` predicts it, and if ``mixture`` is None, ``mixture_head``
+        does, provided that the module has this head.
         ``mask [out_capacity, K]`` has a factor for each voxel and tap. Float sizes are soft in
         training, with ``tau`` of 1 as in :func:`voxax.nn.functional.sparse_dynamic_conv`, and
         rounded down in evaluation.
@@ -513,7 +514,7 @@ class FocalConv(CheckedModule):
         return jax.nn.sigmoid(scores.features)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return the input voxels and the added voxels, with ``out_channels`` channels."""
+        """Return the input voxels and new voxels near important ones, ``out_channels`` channels."""
         return focal_conv(
             voxels,
             self.weight[...],

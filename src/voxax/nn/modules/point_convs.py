@@ -71,7 +71,10 @@ class ContinuousConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution."""
+        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution.
+
+        ``neighbors`` lists the rows of ``points`` near each query.
+        """
         return continuous_conv(
             points,
             self.weight[...],
@@ -146,7 +149,10 @@ class KernelPointConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution."""
+        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution.
+
+        ``neighbors`` lists the rows of ``points`` near each query.
+        """
         offsets, factors = self.predictions(points, neighbors, queries)
         return self._convolve(points, neighbors, queries, self.weight, self.bias, offsets, factors)
 

@@ -38,7 +38,7 @@ class _Named:
 
     @property
     def operator(self) -> str:
-        """The ``name`` of this function in :func:`voxax.nn.functional.pointwise.activate`."""
+        """The function's name as an argument of :func:`voxax.nn.functional.pointwise.activate`."""
         if self.name == "gelu":
             return "gelu_tanh" if dict(self.options).get("approximate", True) else "gelu"
         return {"swish": "silu"}.get(self.name, self.name)

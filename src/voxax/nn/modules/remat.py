@@ -104,7 +104,7 @@ class _Result:
     places: list[int] = dataclasses.field(default_factory=list)
 
     def split(self, out: Any, mark: jax.Array) -> list[jax.Array]:
-        """Store ``out`` without its arrays of the same trace as ``mark``, and return them."""
+        """Store ``out`` without the arrays that belong to the trace of ``mark``; return those."""
 
         def inside(leaf: Any) -> bool:
             return isinstance(leaf, jax.Array) and _compat.may_live_with(leaf, mark)

@@ -144,7 +144,11 @@ class Convolution(CheckedModule):
         dtype: Any,
         options: dict[str, Any],
     ) -> KernelSpec:
-        """Store the static arguments as attributes, and return the spec of the kernel map."""
+        """Store the static arguments as attributes, and return the spec of the kernel map.
+
+        ``relation`` and ``options`` become the attributes of the same names. The spec follows from
+        ``relation``.
+        """
         self.in_channels, self.ndim = in_channels, own_ndim(self, ndim)
         shape = static_shape(relation["kernel_shape"])
         relation = {name: static(value) for name, value in relation.items()}
