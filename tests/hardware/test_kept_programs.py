@@ -144,6 +144,22 @@ def test_commands_list_and_clear_them_and_never_export_them(tmp_path, monkeypatc
     assert "no compiled programs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("limit", "kept"), [("-1", True), ("1000000", False)])
+def test_programs_without_a_time_of_use_stay_where_there_is_no_limit(limit, kept, tmp_path):
+    """JAX writes the time only with a limit; with one, a program without it is incomplete."""
+    path = tmp_path / "programs" / "jit_f-0-cache"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(b"a program")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION")}
+    subprocess.run(
+        [sys.executable, "-c", "import voxax as vx; vx.keep_programs()"],
+        env=env | {"VOXAX_CACHE_DIR": str(tmp_path), "JAX_COMPILATION_CACHE_MAX_SIZE": limit},
+        check=True,
+        timeout=120,
+    )
+    assert path.exists() is kept
+
+
 @needs_native
 def test_the_name_of_a_native_function_changes_with_its_interface(monkeypatch):
     """JAX's key of a program on disk holds these names, and nothing else of the library."""

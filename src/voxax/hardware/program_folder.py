@@ -25,6 +25,7 @@ MOST_BYTES = 4 << 30
 """Limit of the bytes of all kept programs; beyond it the least recently used are deleted."""
 # Programs that compile faster are not kept: a file for each small program would cost more.
 _LEAST_SECONDS = 0.1
+_LIMIT = "jax_compilation_cache_max_size"
 _NAMES = "*-cache"  # JAX's file names; another file has the time of last use
 _log = logging.getLogger(__name__)
 _refused: set[str] = set()
@@ -76,7 +77,9 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
         path = programs_folder() if folder is None else Path(folder).expanduser().absolute()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         reason = _not_own(path)
-        if reason is None:
+        # Without a limit JAX writes no times of use, and every program would count as incomplete.
+        limited = settings[_LIMIT] != -1 or _LIMIT.upper() not in os.environ
+        if reason is None and limited:
             _remove_halves(path)
     except (OSError, RuntimeError) as error:  # a read-only folder, or no home directory
         reason = getattr(error, "strerror", None) or str(error)
@@ -85,7 +88,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
         return None
     jax.config.update("jax_compilation_cache_dir", str(path))
     for name, default, value in (
-        ("jax_compilation_cache_max_size", -1, MOST_BYTES),
+        (_LIMIT, -1, MOST_BYTES),
         ("jax_persistent_cache_min_compile_time_secs", 1.0, _LEAST_SECONDS),
     ):
         if settings[name] == default and name.upper() not in os.environ:
