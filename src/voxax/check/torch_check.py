@@ -305,8 +305,8 @@ def _twice(
 
     The module runs twice on the same inputs. A tensor that the first call stores is harmless if the
     second call replaces it without reading it. A tensor that only a graph of gradients keeps is
-    reported at the write that added the graph.
-    Numbers named in `held` are plain numbers in both runs.
+    reported at the write that added the graph. Numbers named in `held` are plain numbers in both
+    runs.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:

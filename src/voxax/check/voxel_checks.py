@@ -173,10 +173,10 @@ class _Visitor:
         return self.number((array.dtype.str, array.shape, array.tobytes()))
 
     def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
-        """Return an integer for each result of the jaxpr `body`, given the integers of its inputs.
+        """Return an identifier for each result of the jaxpr `body`, given those of its inputs.
 
-        Each integer identifies a value: values with the same integer are equal. `scope` and `call`
-        are the name scope and the place of the call of `body`.
+        Values with the same identifier, an integer or any other object, are equal. `scope` and
+        `call` are the name scope and the place of the call of `body`.
         """
         jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
