@@ -108,9 +108,10 @@ _TORCH_SIZES = {
 
 
 def _branched(key: str, branch: ast.AST | None) -> str:
-    """Return the key in ADVICE for a condition: `key`, with a suffix for some ``if`` statements.
+    """Return the key of the table ``ADVICE`` for a traced value that is read as a condition.
 
-    The suffix is added if the ``if`` statement `branch` has a ``raise``, ``break`` or ``continue``.
+    The result is `key`. If `branch`, the syntax node of the condition, is an ``if`` with a
+    ``raise``, the result ends with ``raises``; with ``break`` or ``continue``, with ``in a loop``.
     """
     sides = (*branch.body, *branch.orelse) if isinstance(branch, ast.If) else ()
     if any(isinstance(side, ast.Raise) for side in sides):
@@ -154,7 +155,9 @@ def _suggestion(
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
     """Return ``(code, syntax node)`` of the finding for a value that a JAX program reads.
 
-    `chain` has the syntax nodes that contain the read, innermost first.
+    `question` is the recorded read, and `chain` has the syntax nodes that contain it, innermost
+    first. The code is one such as ``VX105``, and the node is the faulty construct, such as a
+    subscript, or None if the source does not show it.
     """
     kind, api = question.kind, question.place.api
     if kind == "mask":
@@ -183,7 +186,9 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
     """Return ``(code, syntax node)`` of the finding for a value that a PyTorch program reads.
 
-    `chain` has the syntax nodes that contain the read, innermost first.
+    `question` is the recorded read, and `chain` has the syntax nodes that contain it, innermost
+    first. The code is one such as ``VX105``, and the node is the faulty construct, such as a
+    subscript, or None if the source does not show it.
     """
     kind, api = question.kind, question.place.api
     if kind == "mask":
@@ -305,9 +310,9 @@ def _later_roles(
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
     """Yield ``(code, chain, node)`` for each later use of a number that is assigned to a name.
 
-    The argument `chain` has the syntax nodes that contain the number, innermost first. `code` is
-    the code of the finding for the use. The yielded chain has the syntax nodes that contain the
-    use, and `node` is the one that decides the code, such as a loop or a slice.
+    The argument `chain` has the syntax nodes that contain the number, innermost first. In the
+    result, `chain` has the nodes that contain the later use, and `code` is the code of the finding
+    for this use. `node` is the construct that uses the number, such as a loop or a slice.
     """
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
@@ -317,10 +322,10 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """Return ``(code, node)`` of the finding for the use of ``chain[0]``, or None.
+    """Return ``(code, node)`` of the finding for the way in which a value is used, or None.
 
     `node` is the construct that uses the value, such as a slice or a loop. None means that no such
-    construct is in the statement. `chain` is as in :func:`condition_of`.
+    construct is in the statement. `chain` has the syntax nodes from the value outwards.
     """
     if cut := cut_of(chain):
         return "VX104", cut
@@ -413,7 +418,10 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
 
 
 def _message(code: str, question: Question) -> str:
-    """Return the message of a finding: one clause that names the value or the function."""
+    """Return the message of the finding `code`, such as ``a bound of this slice is ...``.
+
+    `question` is the read that the finding is about; the message names its value or function.
+    """
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     value = _UNTYPED.get(question.dtype, value)

@@ -88,9 +88,10 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
     """Return True if an array was converted only because another operand has a wider dtype.
 
-    `equation` is the conversion, `jaxpr` contains it, and `where` is its place. An explicit
-    conversion such as ``astype`` gives False. If the same user's call computes the other operand,
-    the result is False too, as for the float32 sum within a mean of half-precision values.
+    `equation` is the conversion, `jaxpr` contains it, and `where` is its place in the user's code.
+    An explicit conversion such as ``astype`` gives False. The result is False too if the other
+    operand is computed at the same place: a mean of half-precision values computes a float32 sum,
+    for example. Code of the library `own`, if any, counts as the user's.
     """
     if _EXPLICIT & set(where.inside):
         return False

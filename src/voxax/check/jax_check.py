@@ -202,11 +202,14 @@ def _replaying(recording: Recording) -> Iterator[None]:
 def _faults(
     subject: Subject, arguments: Arguments, whole: Traced, own: str | None
 ) -> tuple[Recording, frozenset[str], list[Finding], str]:
-    """Find everything that prevents tracing of the function; `whole` is the result of tracing it.
+    """Find everything that prevents tracing of the function, such as reads of traced values.
+
+    `whole` is the result of tracing the function. Code of the library `own`, if any, counts as the
+    user's.
 
     Returns:
       ``(recording of a run with the example values, names of Python numbers that must be static,
-      findings, why the search is incomplete)``.
+      findings, why the search is incomplete)``. The last is "" for a complete search.
     """
     unheard = [where for _, where in whole.asked if swallowed(where)]
     site = definition(subject.target)
@@ -268,10 +271,10 @@ def _faults(
 
 
 def _keys(recording: Recording, error: _Raised) -> list[Question]:
-    """Return the recorded requests for a tracer's text if ``error`` is a failed lookup of a tracer.
+    """Return the recorded conversions of tracers to text, if ``error`` is due to such a text.
 
-    A tracer is converted to text without an error. The error comes when the text is then looked up
-    as a key or an attribute. For any other error the list is empty.
+    Converting a tracer to text raises no error. An error comes when the program looks up the text
+    as a key or an attribute and does not find it. For other errors the list is empty.
     """
     missing = isinstance(error[0], KeyError | AttributeError) and "Tracer" in str(error[0])
     return recording.texts if missing else []
@@ -318,7 +321,10 @@ def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:
 
 
 def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
-    """Report arguments that ``jit`` can neither trace nor treat as static, as they have no hash."""
+    """Return findings, at `site`, for arguments that ``jit`` can neither trace nor treat as static.
+
+    These are arguments without a hash that are no arrays or numbers, or that are declared static.
+    """
     found = []
     traced = [(e.name, e.value) for e in arguments.leaves if e.kind == "static" and not e.declared]
     for name, value in (*traced, *arguments.declared):
@@ -363,12 +369,13 @@ def _untraceable(
     known: set[tuple[str, int]],
     ends: bool = True,
 ) -> Finding:
-    """Report an error of tracing: VX191 if a run without compilation raises it too, else VX190.
+    """Return the finding for `error`, which tracing raised at `where`.
 
-    VX191 is an error of the function itself, VX190 an error of JAX. A different error of the run
-    without compilation is not reported, because only the tracing error reaches the user: JAX checks
-    the carry of a ``scan`` first, for example. `known` has ``(file, line)`` of the requests for
-    values. With `ends` False the function does not run again, and the report is VX190.
+    The code is VX191, an error of the function itself, if a run without compilation raises the
+    error too. Otherwise it is VX190, an error of JAX. Another error of that run is not reported,
+    because the user sees only the tracing error. `known` has ``(file, line)`` of the recorded
+    requests for values, where errors do not count. With `ends` False, a run may need too much time
+    or memory: the function does not run again, and the code is VX190.
     """
     plain = _without_jit(subject, arguments, own) if ends else None
     usual = dry_run(subject.function, arguments, own) if ends else None
@@ -393,7 +400,10 @@ def _raised(subject: Subject, code: str, raised: _Raised, fix: str) -> Finding:
 
 
 def _same_error(one: _Raised, two: _Raised) -> bool:
-    """Return True for errors of one class with texts that are equal except for names of arrays."""
+    """Return True if two errors, given as ``(error, place)``, have one class and the same text.
+
+    Names of arrays and tracers in the texts are ignored.
+    """
     texts = (_ARRAY.sub("array", str(error)) for error, _ in (one, two))
     return type(one[0]) is type(two[0]) and next(texts) == next(texts)
 
@@ -403,7 +413,11 @@ _ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
 
 
 def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Raised | None:
-    """Run the function without tracing, even of loop bodies; return ``(error, place)`` or None."""
+    """Run the function without tracing, even of loop bodies, and return ``(error, place)``.
+
+    The result is None if there is no error, if the run needs too much time or memory, or if a loop
+    of JAX needs ``jit``.
+    """
     # Copy the arrays because the function may write into NumPy arrays.
     values = [
         jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value

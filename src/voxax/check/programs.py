@@ -152,7 +152,8 @@ def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
 class _Applied:
     """An equation of a jaxpr, with the values of its constant operands.
 
-    `read` has an entry for each operand: the value of a constant, or None for a variable.
+    The argument `constants` has the values of the jaxpr's constant variables. The attribute
+    `read` has an entry for each operand: its value if it is constant, otherwise None.
     """
 
     def __init__(self, equation: Any, constants: dict[Any, Any]):
@@ -246,8 +247,9 @@ def _weakly(
 ) -> list[tuple[int, str]]:
     """Return ``(index, name)`` of arguments that are a number in one call, an array in the other.
 
-    `one` and `two` have ``(shape, dtype, is weak)`` of each argument; numbers are weak. The list is
-    empty if an argument's types differ in any other way.
+    `one` and `two` have ``(shape, dtype, is weakly typed)`` of each argument in the two calls.
+    Python numbers are weakly typed. `names` has the names of the arguments, None if unknown. The
+    list is empty if the types of any argument differ in another way.
     """
     if len(one) != len(two):
         return []
@@ -262,8 +264,8 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
     """Return code that passes arrays instead of numbers, such as ``jnp.asarray(1, 'int32')``.
 
     `names` has ``(index of the argument, name)`` for each number. `calls` are two calls of one
-    function, as ``(equation, types of its arguments)``. Where one call passes a number, the other
-    passes an array, and the code uses the dtype of this array.
+    function, as ``(equation, types of its arguments)``; the types are as in :func:`_weakly`. Where
+    one call passes a number, the other passes an array, whose dtype the code uses.
     """
     shown = []
     for i, name in names:
@@ -320,7 +322,7 @@ def fed_back(
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
-    """A leaf of the arguments, and whether it is traced."""
+    """A leaf of the example's arguments (an array or another value), and whether JAX traces it."""
 
     leaf: Any
     traced: bool
@@ -338,7 +340,10 @@ def _alike(argument: Any, part: Any) -> bool:
 
 
 def _returned(site: Site, name: str) -> Iterator[int]:
-    """Yield the positions in the returned tuple at which the function at `site` returns `name`."""
+    """Yield each index of the returned tuple at which a function returns the variable `name`.
+
+    `site` is the definition of the function. A ``return`` of `name` alone gives 0.
+    """
     tree = tree_of(site.file)
     for function in ast.walk(tree) if tree is not None else ():
         if not isinstance(function, ast.FunctionDef) or function.lineno != site.line:

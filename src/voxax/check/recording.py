@@ -92,10 +92,10 @@ class Recording:
         return value
 
     def _known(self, question: Question) -> Question:
-        """Return the request, with `arguments` None if its value may come from earlier answers.
+        """Return the request `question`, with `arguments` None (unknown) if they may be incomplete.
 
-        An answer is a plain number, so a value that is computed from it would seem to depend on no
-        argument.
+        The program gets plain numbers as the answers to its requests. A value that it computes from
+        such a number seems to depend on no argument, although the number may depend on some.
         """
         behind = any(q.arguments != frozenset() for q in self.questions.values())
         if behind and question.arguments == frozenset():

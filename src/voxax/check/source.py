@@ -83,7 +83,7 @@ def site_at(code: types.CodeType, instruction: int) -> Site:
 
 
 def _characters(file: str, line: int, offset: int) -> int:
-    """Convert a column of a line from UTF-8 bytes, as Python counts it, to characters."""
+    """Return the number of characters in the first `offset` UTF-8 bytes of a source line."""
     text = linecache.getline(file, line).encode()
     return len(text[:offset].decode(errors="ignore"))
 
@@ -159,7 +159,11 @@ _COMPILED_CALL = "cache_miss"
 
 
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
-    """Return True for code of the library `owner` that is no API function, such as a wrapper."""
+    """Return True for a library's code that is not the API function which the user called.
+
+    Such code is a wrapper around API functions, or it belongs to voxax or to the standard library.
+    `owner` is the library as :func:`library_of` names it.
+    """
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
@@ -185,9 +189,10 @@ def raised_frames(error: BaseException) -> list[Frame]:
 
 
 def _without_hooks(frames: list[Frame]) -> list[Frame]:
-    """Remove the innermost frames if an audit hook ran them when the time limit raised an error.
+    """Return `frames`, innermost first, without the frames of an audit hook.
 
-    The hook belongs to an installed package, and a library called it, not the user.
+    The error of the time limit may be raised while such a hook runs. A hook is recognized as
+    innermost frames of an installed package that is called by a library, not by the user.
     """
 
     def owner(frame: Frame) -> str | None:
@@ -268,7 +273,10 @@ def site_of_line(file: str, line: int, called: str = "") -> Site:
 
 
 def _with_position(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node, or its parts if it has no position, such as a ``for`` of a comprehension."""
+    """Yield `node` if it has a position in the source, otherwise the nearest nodes in it that do.
+
+    The ``for`` of a comprehension has no position, for example.
+    """
     if hasattr(node, "end_lineno"):
         yield node
     else:
@@ -322,7 +330,10 @@ _OF_JAX = {
 
 
 def _names(node: ast.AST | None) -> set[str]:
-    """Return the unqualified names of the classes in an ``except`` clause."""
+    """Return the unqualified names of the error classes in an ``except`` clause.
+
+    `node` is the expression after ``except``; None, for a bare ``except``, gives an empty set.
+    """
     parts = ast.walk(node) if node is not None else ()
     return {getattr(p, "attr", None) or getattr(p, "id", "") for p in parts} - {"", "jax", "errors"}
 

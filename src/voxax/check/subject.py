@@ -107,7 +107,7 @@ def _submodules(module: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _scoped(part: Any, path: str) -> Iterator[None]:
-    """Return a context in which calls of the submodule ``part`` have a name scope with its path."""
+    """Return a context in which calls of the submodule `part` run in the scope ``module(path)``."""
     plain = type(part)
     if not callable(part):
         yield

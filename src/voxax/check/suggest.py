@@ -91,7 +91,10 @@ def _around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
 
 
 def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
-    """Return the statements that follow the statement `node` in the same block."""
+    """Return the statements that follow the statement `node` in the same block.
+
+    `chain` has the syntax nodes that contain `node`, innermost first.
+    """
     parent = next(iter(_around(chain, node)), None)
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parent, field, None)
@@ -115,7 +118,10 @@ class _Replacement(ast.NodeTransformer):
 
 
 def _within(statement: ast.stmt, node: ast.expr, text: str) -> str:
-    """Return a statement with `node` replaced by `text`, or ``""`` for an ``if``, a loop etc."""
+    """Return the source of a statement in which `text` replaces the expression `node`.
+
+    The result is empty for a statement with a body, such as an ``if`` or a loop.
+    """
     if hasattr(statement, "body"):
         return ""
     copies: dict[int, ast.AST] = {}
@@ -164,7 +170,10 @@ def _block(statements: Sequence[ast.stmt]) -> str:
 
 
 def _assigned_value(statement: ast.stmt) -> str:
-    """Return the value that an assignment gives its one target, as text, or an empty string."""
+    """Return the expression that a statement assigns to its one target, as source text.
+
+    For ``x += y`` it is ``x + y``. It is empty for statements with several targets or none.
+    """
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return ast.unparse(statement.value)
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
@@ -182,6 +191,7 @@ def _choose(library: str, test: str, one: str, two: str) -> str:
 def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
     """Return code with ``jax.lax.cond`` or ``torch.where`` for an ``if``, or an empty string.
 
+    `library` is ``jnp`` or ``torch``, and `function` is the function that contains the ``if``.
     `following` has the statements after the ``if``. If the ``if`` returns and has no ``else``, the
     first of these statements counts as the ``else``.
     """
@@ -219,8 +229,9 @@ def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, libr
 def _condition(node: ast.expr, library: str) -> str:
     """Return a Python condition as the text of an expression for arrays, or an empty string.
 
-    ``and`` and ``or`` become functions that evaluate both operands. So the text is empty if one
-    operand may guard the other operand, as in ``mask is not None and mask.any()``.
+    ``and`` and ``or`` become functions of `library`, ``jnp`` or ``torch``, that evaluate both
+    operands. So the text is empty if one operand may guard the other operand, as in
+    ``mask is not None and mask.any()``.
     """
     for part in ast.walk(node):
         if isinstance(part, ast.NamedExpr | ast.Is | ast.IsNot | ast.In | ast.NotIn):
@@ -232,7 +243,11 @@ def _condition(node: ast.expr, library: str) -> str:
 
 
 def _logic(node: ast.expr, library: str) -> ast.expr:
-    """Replace Boolean operators in a condition by array functions, but not inside of calls."""
+    """Return a condition with array functions of `library` in place of ``and``, ``or`` and ``not``.
+
+    A chain such as ``a < b < c`` is split, and ``bool(x)`` becomes ``x``. Other calls are not
+    changed.
+    """
 
     def call(name: str, *arguments: ast.expr) -> ast.expr:
         return ast.Call(
@@ -293,7 +308,11 @@ def _integer(node: ast.expr, library: str) -> str:
 
 
 def _counted(node: ast.For, function: ast.AST, library: str) -> str:
-    """Return code with ``fori_loop``, or a bounded loop of PyTorch, for a ``for``; "" if none."""
+    """Return code that replaces a ``for`` over a ``range``, or "" if none is known.
+
+    For the `library` ``jnp`` the code has ``jax.lax.fori_loop``, for ``torch`` it comes from
+    :func:`_bounded_loop`. `function` is the function that contains the loop.
+    """
     call = node.iter
     if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
         return ""
@@ -350,10 +369,11 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return four texts for a loop function whose state is the variables `names`.
+    """Return four pieces of code for a loop such as ``fori_loop`` that carries variables.
 
-    They are the targets that receive the result, the state as an expression, the parameter of the
-    function, and the line that unpacks the parameter, or ``""``.
+    They are the targets that receive the loop's result, the expression of the initial state, the
+    parameter of the loop's body function, and the line that unpacks this parameter. For a single
+    variable in `names`, the line is ``""``.
     """
     state = ", ".join(names)
     if len(names) == 1:
@@ -367,7 +387,9 @@ def _bounded_slice(
     """Return code that replaces ``x[a:b]`` by ``x`` with zeros outside of the slice, or "".
 
     The new array has the full length of ``x``. The slice must be returned or summed, because zeros
-    would change a mean or a maximum.
+    would change a mean or a maximum. `node` is the expression ``x[a:b]`` in `statement`, and
+    `parents` are the syntax nodes that contain it, innermost first. `library` is ``jnp`` or
+    ``torch``.
     """
     cut = node.slice
     if not isinstance(cut, ast.Slice) or cut.step is not None:
@@ -407,7 +429,11 @@ def _bounded_slice(
 def _masked(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Return code such as ``x.sum(where=mask)`` that replaces ``x[mask].sum()``, or ``""``."""
+    """Return code such as ``x.sum(where=mask)`` that replaces ``x[mask].sum()``, or ``""``.
+
+    `node` is the expression ``x[mask]`` in `statement`, and `parents` are the syntax nodes that
+    contain it, innermost first. `library` is ``jnp`` or ``torch``.
+    """
     outer, name = _reduction_of(node, parents, library)
     if outer is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
         return ""
@@ -440,7 +466,8 @@ def _reduction_of(
 ) -> tuple[ast.Call | None, str]:
     """Return the call that reduces `node`, such as ``x.sum()``, and the name of its function.
 
-    The result is ``(None, '')`` if no call that can take a mask reduces `node`.
+    `parents` are the syntax nodes that contain `node`, innermost first. The result is
+    ``(None, '')`` if no call that can take a mask reduces `node`.
     """
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:

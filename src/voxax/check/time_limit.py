@@ -33,7 +33,11 @@ class _OutOfTime(RanAway):
 
 
 class _Limit(threading.local):
-    """The time limit of the present thread."""
+    """The time limit of the present thread for all its searches together.
+
+    `seconds` is the whole time, and `end` the ``time.monotonic()`` at which it is over. Outside of
+    :func:`within`, `end` is None.
+    """
 
     seconds = SECONDS
     end: float | None = None
@@ -104,9 +108,9 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return whether the time limit may raise its error while the frame runs.
+    """Return True if the time limit may raise its error while the thread runs the code of `frame`.
 
-    It may not during an import. If `patient`, it may not in the code of a library either.
+    The result is False during an import and, if `patient` is True, in the code of a library.
     """
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False

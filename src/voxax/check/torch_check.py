@@ -128,11 +128,13 @@ def initialized(target: Any, inputs: Inputs) -> Any:
 def _faults(
     subject: TorchSubject, arguments: Arguments, own: str | None, site: Site
 ) -> tuple[Watched, frozenset[str], list[Finding], str]:
-    """Find everything that prevents the module from being one program.
+    """Find everything that prevents one compiled program from serving all inputs of the module.
+
+    `site` is the definition of the module. Code of the library `own`, if any, counts as the user's.
 
     Returns:
       ``(recording of a run with the example values, names of Python numbers that decide the
-      program, findings, why the search is incomplete)``.
+      program, findings, why the search is incomplete)``. The last is "" for a complete search.
     """
 
     def search(held: frozenset[str]) -> tuple[Any, list[Question], str]:
@@ -220,7 +222,11 @@ def _once(
 def _differs(
     subject: TorchSubject, arguments: Arguments, name: str, own: str | None
 ) -> Site | None:
-    """Return the first site whose operators change with the value of the number `name`, or None."""
+    """Return the place of the first operator that depends on the Python number `name`.
+
+    The subject runs with several values of this number and the example values of the other
+    arguments. The result is None if no difference is found.
+    """
     every = arguments.numbers()
     (value,) = (leaf.value for leaf in arguments.leaves if leaf.name == name)
     usual = _once(subject, arguments, every, own)
@@ -251,7 +257,11 @@ def _first_difference(
 
 
 def _use_of(name: str, site: Site) -> Site | None:
-    """Return the first condition, loop, call or index with `name` in the function at `site`."""
+    """Return the site of the first condition, loop, call or index that uses the argument `name`.
+
+    Only the function that is defined at `site` is searched. The result is None if there is no such
+    use.
+    """
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
     for function in ast.walk(tree) if tree is not None else ():
@@ -276,7 +286,10 @@ def _use_of(name: str, site: Site) -> Site | None:
 
 
 def _hazards(first: Watched, own: str | None) -> list[Finding]:
-    """Return findings for the transfers, large constants and promotions that a run recorded."""
+    """Return findings for the device transfers, large constants and dtype promotions of a run.
+
+    `first` is the recording of the run.
+    """
     assert first.watch is not None
     return [
         Finding.at(where, code, text, fix, module)
@@ -288,11 +301,12 @@ def _hazards(first: Watched, own: str | None) -> list[Finding]:
 def _twice(
     subject: TorchSubject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[Finding]:
-    """Run one module twice on the same inputs; report differences, and tensors that outlive a call.
+    """Return findings for calls of one module that differ, and for tensors that outlive a call.
 
-    A tensor that the first call stores is harmless if the second call replaces it without reading
-    it. A tensor that only a graph of gradients keeps is reported at the write that added the graph.
-    Numbers named in `held` are plain numbers in both runs.
+    The module runs twice on the same inputs. A tensor that the first call stores is harmless if the
+    second call replaces it without reading it. A tensor that only a graph of gradients keeps is
+    reported at the write that added the graph. Numbers named in `held` are plain numbers in both
+    runs.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:
@@ -390,11 +404,11 @@ def _judged(
     own: str | None,
     site: Site,
 ) -> list[Finding]:
-    """Correct the findings `found` of the recorded runs by the result of ``torch.export``.
+    """Return the findings `found` of the recorded runs, corrected by ``torch.export``.
 
-    ``torch.export`` decides whether there is one program. It returned `program`, or it raised
-    `error`. Findings that it refutes are dropped, and a finding is added if only ``torch.export``
-    shows a problem. `first` is the run with the example values.
+    ``torch.export`` decides whether one program serves all inputs. It returned `program`, or it
+    raised `error`. Findings that it refutes are dropped, and a finding is added if only
+    ``torch.export`` shows a problem. `first` is the recorded run with the example values.
     """
     wrong = [f for f in found if f.about.verdict not in _ONE_PROGRAM]
     if isinstance(error, RanAway):
@@ -418,7 +432,11 @@ def _hides(finding: Finding) -> bool:
 
 
 def _sized(node: Any, own: str | None, site: Site) -> Finding:
-    """Report a node of the program that reads a value, or whose result's size depends on values."""
+    """Return the finding for a node of an exported program that depends on values of tensors.
+
+    The node reads a value, or the size of its result depends on values. The finding is at `site` if
+    the node's place is unknown.
+    """
     name = str(getattr(getattr(node.target, "overloadpacket", node.target), "__name__", node.name))
     where = _noted(node, own, name) or site
     if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
@@ -451,7 +469,7 @@ def _refused(error: BaseException, first: Watched, own: str | None, site: Site) 
 
 
 def _last_return(site: Site) -> Site:
-    """Return the site of a function's last ``return``, given the site of its definition."""
+    """Return the site of the last ``return`` of the function defined at `site`; `site` if none."""
     function = next((n for n in enclosing(site) if isinstance(n, ast.FunctionDef)), None)
     lines = [
         n.lineno for n in ast.walk(function or ast.Module([], [])) if isinstance(n, ast.Return)

@@ -48,7 +48,10 @@ def compiling() -> Iterator[None]:
 
 
 def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which Python's ``max`` and ``min`` of tensors are PyTorch operators."""
+    """Return a context in which Python's ``max`` and ``min`` of tensors run PyTorch operators.
+
+    ``torch.export`` replaces them in the same way, so that they read no values.
+    """
     try:
         from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
             _override_builtin_ops,

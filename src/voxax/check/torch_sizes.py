@@ -102,7 +102,10 @@ class Node:
         return self.value if asked is None else asked(kind, self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a function that applies the arithmetic operation or comparison called `name`."""
+        """Return a function that applies the operation `name`, such as ``add``, to this number.
+
+        The function takes the other operands, and returns the result as a Node.
+        """
         from torch.fx.experimental import sym_node  # pyright: ignore[reportMissingImports]
 
         if name.startswith("_"):
@@ -284,7 +287,10 @@ def is_size(name: str) -> bool:
 
 
 def _axis_of_index(indices: Any) -> int:
-    """Return the axis of the result of ``x[indices]`` whose length the index tensors determine."""
+    """Return the axis of the result of ``x[indices]`` whose length the index tensors determine.
+
+    `indices` has a tensor or None (the whole axis) for each of the leading axes of ``x``.
+    """
     given = [i for i, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     return given[0] if together else 0
@@ -293,8 +299,9 @@ def _axis_of_index(indices: Any) -> int:
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
     """Attach twins to `tensors`, the results of a function that ran operators with twins.
 
-    `made` has ``(result, axis of data-dependent size, twin of the result)`` for each operator. A
-    tensor gets the twin of the result with which it shares memory, or else that of the last result.
+    A twin is a tensor without values, in which a data-dependent size is different. `made` has
+    ``(result, axis of data-dependent size, twin of the result)`` for each operator. A tensor
+    gets the twin of the result with which it shares memory, or else that of the last result.
     """
     # The tensor is an operator's result, or a column of the result of `nonzero`.
     pairs = [

@@ -151,7 +151,10 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Return whether program and module have equal results for all inputs; None if unknown."""
+    """Return True if the exported program and the module have equal results for all inputs.
+
+    None means unknown: the program draws random numbers, or a constant of it has no values.
+    """
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None
@@ -210,10 +213,11 @@ def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any
 
 
 def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """Return the value of a leaf for the run `seed`: tensors of floats are permuted and scaled.
+    """Return the value of a leaf of the arguments for the run number `seed`.
 
-    A Python number not named in `held` becomes a tensor, to which `seed` is added unless it is a
-    bool. Other values do not change.
+    Floating-point tensors are permuted and scaled, except in run 0. A Python number not named in
+    `held` becomes a tensor, to which `seed` is added unless it is a bool. Other values do not
+    change.
     """
     value = leaf.value
     if leaf.kind == "number" and leaf.name not in held:

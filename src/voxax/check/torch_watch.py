@@ -249,7 +249,12 @@ class Watch:
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
 
     def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Return a data-dependent size. Report its read, unless a function of PyTorch reads it."""
+        """Return the value that the program gets when it reads a data-dependent size.
+
+        `node` is the size. If the program itself reads it as a condition or an integer (the `kind`
+        is ``bool`` or ``index``), the handler gets a report and decides the value. For other reads,
+        such as those by a function of PyTorch, the result is the true value.
+        """
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
         frame, frames = self.where(3)
@@ -268,7 +273,7 @@ def set_origin(tensor: Any, origin: Origin) -> None:
 
 
 class _Functions(TorchFunctionMode):
-    """The mode that sees the functions of PyTorch that the program calls."""
+    """PyTorch mode that records in `watch` the functions of PyTorch that the program calls."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -325,7 +330,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Record the tensors that got a graph of gradients because a function wrote to them.
+        """Record the tensors that got an autograd graph because a function wrote to them.
 
         `before` is the result of :func:`_versions` before the call of the function. `frames` has
         the frames of the call.
@@ -339,7 +344,10 @@ class _Functions(TorchFunctionMode):
                 entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Report numbers that `func` takes as plain values but that decide its results' shapes."""
+        """Report Python floats that decide the result shapes of the PyTorch function `func`.
+
+        PyTorch takes them as values, not as sizes: the end of ``arange``, for example.
+        """
         watch = self.watch
         with watch.own():
             for name in sorted(watch.read):
@@ -375,7 +383,11 @@ class _Functions(TorchFunctionMode):
 
 
 def _versions(args: Any, kwargs: Any) -> list[Any]:
-    """Return the tensors that a function may write to, as ``(tensor, version, requires_grad)``."""
+    """Return the tensors that a function may write to, as ``(tensor, version, requires_grad)``.
+
+    `args` and `kwargs` are the function's arguments. PyTorch increases a tensor's version at each
+    write. The list is empty if gradients are disabled.
+    """
     if not torch.is_grad_enabled():
         return []
     given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
@@ -403,7 +415,7 @@ def _names_device(args: Any, kwargs: Any) -> bool:
 
 
 class _Operators(TorchDispatchMode):
-    """The mode that sees all operators that PyTorch's functions run."""
+    """PyTorch mode that records in `watch` all operators that the functions of PyTorch run."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -482,7 +494,10 @@ class _Operators(TorchDispatchMode):
             )
 
     def _sized_elsewhere(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Report that the size of the result of another library's operator depends on data."""
+        """Report an operator whose result has a data-dependent size to the handler.
+
+        The operator `func` belongs to a library other than PyTorch.
+        """
         watch = self.watch
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
@@ -493,7 +508,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("size" if bounded else "count", name, given[0])
 
     def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Report that the size of the result of a PyTorch operator depends on data."""
+        """Report the PyTorch operator `func`, whose result has a data-dependent size."""
         watch = self.watch
         name = watch.call.name if watch.call is not None else func.name().split("::")[-1]
         if func.overloadpacket is torch.ops.aten.index:

@@ -97,10 +97,11 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Run the subject; return ``(key, site, geometry, rows in use)`` of each voxel set it computes.
+    """Return ``(key, site, geometry, rows in use)`` of each voxel set that the subject computes.
 
-    The key is ``(site, tensor stride)``. The site is the user's line that computes the set, or
-    None. Voxel sets among the arguments are left out.
+    The subject is traced with the example values, and the arguments named in `held` are static. The
+    site is the place in the user's code that computes the set, or None. The key is
+    ``(site, tensor stride)``. Voxel sets among the arguments are left out.
     """
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
@@ -162,17 +163,20 @@ class _Visitor:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def constant(self, value: Any) -> Any:
-        """Return a number that equal constants share; large constants are compared by identity."""
+        """Return an integer that identifies a constant: equal constants have the same one.
+
+        Large constants are compared by identity.
+        """
         if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))
 
     def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
-        """Return a number for each result of a jaxpr, given the numbers of its inputs.
+        """Return an identifier for each result of the jaxpr `body`, given those of its inputs.
 
-        Values with equal numbers are equal. `scope` and `call` are the name scope and the place of
-        the call of `body`.
+        Values with the same identifier, an integer or any other object, are equal. `scope` and
+        `call` are the name scope and the place of the call of `body`.
         """
         jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))

@@ -300,7 +300,11 @@ def _worth_trying(inputs: Sequence[_Value], steps: Sequence[_Operation]) -> bool
 def _counterexample(
     selection: _Operation, inputs: Sequence[_Value], steps: Sequence[_Operation]
 ) -> float | None:
-    """Return a value of one input at which `selection` is finite with a NaN gradient, or None."""
+    """Return a value of one input at which `selection` is finite with a NaN gradient, or None.
+
+    `selection` is a ``select_n``, and `steps` are the operations that compute its result from the
+    values `inputs`.
+    """
 
     def evaluate(*values: Any) -> Any:
         known = {id(v): given for v, given in zip(inputs, values, strict=True)}

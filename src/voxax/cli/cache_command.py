@@ -181,7 +181,10 @@ def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
 
 @contextlib.contextmanager
 def _as_input_error(what: str) -> Iterator[None]:
-    """Re-raise an ``OSError`` of the block as InputError with the message ``what: reason``."""
+    """Return a context in which an ``OSError`` is re-raised as InputError.
+
+    The message is `what`, such as ``FILE cannot be read``, a colon and the error's own reason.
+    """
     try:
         yield
     except OSError as error:
@@ -218,9 +221,10 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Merge the tuner entries `mine` and `other` of one convolution; see :meth:`Entry.merged`.
+    """Return the merged tuner entry of one convolution, which has the entries `mine` and `other`.
 
-    Later measurements win. If `mine` is None, the result is `other`.
+    The entry with the older time is merged with the newer one by :meth:`Entry.merged`. If `mine` is
+    None, the result is `other`.
     """
     if mine is None:
         return other

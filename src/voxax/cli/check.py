@@ -78,7 +78,10 @@ def check(
 
 
 def _target(found: Any) -> Any:
-    """Return ``found()`` if `found` is a PyTorch module class, otherwise `found` itself."""
+    """Return the object to check: ``found()`` for a class of PyTorch modules, otherwise `found`.
+
+    `found` is the object that the user named on the command line.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(found, type) or not issubclass(found, torch.nn.Module):
         return found

@@ -31,9 +31,10 @@ class ClassPreparation(Preparation):
     """Function that turns a cloud, whose points all have one label, into a training example."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
-        """Return the example of a cloud, with its class as label ``int32[1]``.
+        """Return the training example of a cloud, with the cloud's class as label ``int32[1]``.
 
-        `height` has the height of each point above ground, ``[N]``; None estimates it.
+        The label of a cloud without labels is -1. `height` has the height of each of the N points
+        above ground, ``[N]``; None estimates it.
 
         Raises:
           InputError: the points do not all have one label.

@@ -168,7 +168,11 @@ _SETTINGS = ("voxel_size", "width", "learning_rate", "dtype")
 
 
 def _command(options: dict[str, Any]) -> str:
-    """Return the ``voxax demo`` command with these options, leaving out defaults except --out."""
+    """Return a ``voxax demo`` command line for the shell, with the given options.
+
+    `options` has the value of each parameter of :func:`demo`. Options that have their default value
+    are left out, except ``--out``.
+    """
     words = ["voxax", "demo"]
     for name, parameter in inspect.signature(demo).parameters.items():
         value, option = options[name], f"--{name.replace('_', '-')}"

@@ -310,9 +310,9 @@ def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Obj
 
 
 def _around(points: np.ndarray) -> np.ndarray:
-    """Return the box of a cluster's points, ``float[7]``: center, size and angle.
+    """Return the box of N points ``[N, 3]``: center, size and yaw in radians, ``float[7]``.
 
-    It is aligned with the main axis of the points, and reaches down to the ground.
+    The box is aligned with the main horizontal axis of the points, and reaches down to the ground.
     """
     plan = points[:, :2] - points[:, :2].mean(axis=0)
     along = np.linalg.eigh(plan.T @ plan)[1][:, 1]

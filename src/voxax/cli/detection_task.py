@@ -257,10 +257,10 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Return a network with random weights, see :func:`made`.
+        """Return this task's network with random weights; see :func:`made` for the arguments.
 
-        If the network does not take the grid of voxels, the error says to change the voxel size or
-        the region.
+        `channels` is the number of input channels. If the network does not support the size of the
+        voxel grid, the InputError says to change the voxel size or the region.
         """
         try:
             return made(self.network, channels, classes, options, build)

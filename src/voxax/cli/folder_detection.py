@@ -278,7 +278,11 @@ class FolderDetection(Detection):
 
 
 def _anchor(name: str, numbers: Any) -> Anchor:
-    """Return the anchor of class `name` from the 4 or 6 numbers of the option ``anchors``."""
+    """Return the anchor of class `name` that the option ``anchors`` gives as 4 or 6 numbers.
+
+    `numbers` has length, width, height and bottom in meters, and optionally the IoU thresholds
+    ``matched`` and ``unmatched`` of :class:`voxax.detection.Anchor`.
+    """
     known = isinstance(numbers, list | tuple) and len(numbers) in (4, 6)
     if not known or not all(isinstance(value, int | float) for value in numbers):
         raise InputError(

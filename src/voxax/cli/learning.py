@@ -345,10 +345,9 @@ class Learning:
     def _write(
         self, folder: Path, description: dict[str, Any], beside: Path | None = None, text: str = ""
     ) -> None:
-        """Write a checkpoint with `description` to `folder`.
+        """Write a checkpoint of the present step, with the metadata `description`, to `folder`.
 
-        If `beside` is a path, write the file `beside` with the content `text` before the
-        checkpoint.
+        If `beside` is a path, `text` is written to this file before the checkpoint is written.
         """
         step = self.trainer.steps
         try:
@@ -423,7 +422,11 @@ def _losses_before(path: Path, step: int) -> list[str]:
 
 
 def _cause(error: Exception) -> str:
-    """Return the operating system's message for an error, or the first line of the error."""
+    """Return why a file was not written: a message such as ``No space left on device``.
+
+    This is the operating system's message if `error` has an error number, otherwise the first line
+    of the text of `error`.
+    """
     found = re.search(r"os_error_code='(\d+)'", str(error))
     number = error.errno if isinstance(error, OSError) else found and int(found[1])
     return os.strerror(number) if number else f"{str(error).splitlines()[0]:.200}"
@@ -432,11 +435,12 @@ def _cause(error: Exception) -> str:
 def _packed(
     loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
 ) -> list[list[int]]:
-    """Pack random batches of scenes into shards; return each shard's rows per network level.
+    """Return the number of rows on each network level, for the shards of random batches of scenes.
 
-    `loads` has a list for each sample scene: the number of rows on each network level. The result
-    has such a list for each shard of each batch. A batch has `batch_size` samples, drawn at random
-    with `seed`, and at most `shards` shards. A shard has at most `most` scenes (None: any number).
+    `loads` has a list for each sample scene: the scene's number of rows on each network level. The
+    result has such a list, summed over the scenes of a shard, for each nonempty shard of each
+    batch. A batch has `batch_size` scenes, drawn at random with `seed`, and is packed into at most
+    `shards` shards. A shard has at most `most` scenes (None: any number).
     """
     rng = np.random.default_rng(seed)
     packed = []

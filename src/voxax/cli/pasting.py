@@ -61,7 +61,10 @@ class CutObjects:
 
 
 class _Stock:
-    """Collection of objects of one class, thinned out at random to at most `most` bytes."""
+    """Collection of cut-out objects of one class, whose points have at most `most` bytes.
+
+    If more objects are added, a random part of all of them is kept. `seed` seeds the choice.
+    """
 
     def __init__(self, most: float, seed: int) -> None:
         self.objects: list[CutOut] = []
@@ -81,7 +84,10 @@ class _Stock:
 
 
 def _state(path: str) -> list[Any]:
-    """Return ``[path, size, modification time]`` of a file; only the path if it is missing."""
+    """Return ``[path, size, modification time]`` of a file, which changes if the file is changed.
+
+    The result is ``[path]`` if the file cannot be found.
+    """
     try:
         found = os.stat(path)
     except OSError:  # the task that reads the file raises it
@@ -252,7 +258,10 @@ class Pasted:
 
 
 def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
-    """Return positions and the attributes `names` of a cloud, ``float64[N, 3 + columns]``."""
+    """Return the positions of a cloud's N points and the attributes `names` in one array.
+
+    Its shape is ``float64[N, 3 + columns]``, where an attribute has one or more columns.
+    """
     columns = [cloud.positions]
     for name in names:
         attribute_columns(cloud, name)  # raises if it is missing, or has other columns
@@ -262,7 +271,11 @@ def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Turn a :func:`_table` of `names` back into a cloud; `like` decides the attributes' dtypes."""
+    """Return the unlabeled cloud of a table of points, as the inverse of :func:`_table`.
+
+    `names` are the attributes in the table. `like` is a cloud with the same attributes, which
+    decide the dtypes and the numbers of columns of the result's attributes.
+    """
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

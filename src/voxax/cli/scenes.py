@@ -192,7 +192,7 @@ def from_file(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Given:
-    """Task (picklable callable): return a cloud that is in memory already."""
+    """Task (picklable callable) that returns `cloud`, a point cloud that is in memory already."""
 
     cloud: PointCloud
 
@@ -295,7 +295,10 @@ class PrepareBatch:
     mixing: Mixing | None = None
 
     def _examples(self, preparation: Any) -> list[Any]:
-        """Turn scenes into examples by `preparation`; fewer if `mixing` joins pairs of scenes."""
+        """Return the training examples that `preparation` makes of the augmented scenes.
+
+        There is one for each scene, or fewer if :attr:`mixing` joins pairs of scenes.
+        """
         first = self.seeds[0]
         scenes, mixing = self.scenes, self.mixing
         if first is None or mixing is None:
@@ -360,10 +363,10 @@ class PrepareBatch:
 def _labels_of_scenes(
     examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
 ) -> Any:
-    """Return the labels of all scenes, a pytree of arrays ``[shards, most, ...]``.
+    """Return the labels of all scenes, a pytree of arrays ``[number of shards, most, ...]``.
 
-    `shards` lists the indices in `examples` for each shard. Unused rows have -1 in signed integers
-    and 0 in other arrays.
+    `shards` has, for each shard, the indices of its scenes in `examples`. A shard with fewer than
+    `most` scenes is padded with -1 in arrays of signed integers and with 0 in other arrays.
     """
 
     def stacked(*arrays: np.ndarray) -> np.ndarray:

@@ -152,7 +152,11 @@ def _label(
     scale: float | None,
     enlarge: bool,
 ) -> int:
-    """Label one scan, write the labeled PLY file and the picture, and return the exit status 0."""
+    """Label one scan, write a labeled PLY file and a PNG picture to `out`, and return 0.
+
+    The result is the exit status. `cloud` is the scan that was read from `file`, and `up` is the
+    axis of the scan that points up. `scale` and `enlarge` are as in :func:`_scale`.
+    """
     from voxax.cli.progress import MESSAGES, working
     from voxax.cli.scenes import near_origin
     from voxax.io import write_ply
@@ -192,10 +196,11 @@ def _label(
 def _scale(
     positions: np.ndarray, voxel_size: float, scale: float | None, enlarge: bool
 ) -> tuple[float, str]:
-    """Return ``(factor on positions, remark)``; the factor is `scale` if given, otherwise 1.
+    """Return ``(factor, remark)``: the network needs the `positions` multiplied by the factor.
 
-    With `enlarge` and no `scale`, a scan smaller than ``_SPAN`` voxels is scaled up to that size,
-    and the remark tells the factor. Otherwise the remark is empty.
+    The factor is `scale` if that is not None. Otherwise it is 1, unless `enlarge` is True and the
+    scan spans less than ``_SPAN`` voxels. Then the factor scales the scan up to that size, and the
+    remark tells the user so. In all other cases the remark is empty.
     """
     if scale is not None or not enlarge or len(positions) < 2:
         return scale or 1.0, ""

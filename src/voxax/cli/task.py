@@ -117,7 +117,7 @@ class Task(abc.ABC):
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Check the settings, which may come from an untrusted checkpoint."""
+        """Raise InputError for an invalid setting, which an untrusted checkpoint may have."""
         if not all(isinstance(name, str) for name in self.class_names):
             raise InputError(f"class_names={listed(self.class_names)} must be strings")
         _limits.CLASSES.check("the number of classes", len(self.class_names))

@@ -513,7 +513,10 @@ def _faults(config: TrainConfig) -> list[str]:
 
 
 def _told(error: ValidationError, values: dict[str, Any]) -> list[str]:
-    """Return a message for each invalid key that pydantic found, with unknown keys first."""
+    """Return a message for each invalid key that pydantic found, with unknown keys first.
+
+    `error` is pydantic's error, and `values` are the tables and keys of the configuration file.
+    """
     faults: dict[str, bool] = {}
     for found in error.errors(include_url=False):
         first, *rest = map(str, found["loc"])

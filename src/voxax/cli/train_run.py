@@ -63,7 +63,10 @@ def width_of(config: TrainConfig, resumed: Path | None) -> float:
 
 
 def _log_of(config: TrainConfig, out: Path) -> TensorBoardWriter | WandbWriter | None:
-    """Return the writer of losses and scores that ``training.log`` names, or None."""
+    """Return the writer that logs losses and scores, to TensorBoard or to Weights & Biases.
+
+    ``training.log`` names it; without this key, the result is None. `out` is the run's folder.
+    """
     if not config.training.log:
         return None
     if config.training.log == "tensorboard":
@@ -201,7 +204,7 @@ class Run:
         return [scans[i] for i in chosen]
 
     def _mixing(self) -> Mixing | None:
-        """Return the augmentation that mixes the scenes of a step, or None if none is set."""
+        """Return the augmentation that mixes the scenes of a training step; None if none is set."""
         own = self.config.augment
         if not own.mix3d and not own.polarmix:
             return None
@@ -209,9 +212,10 @@ class Run:
         return Mixing(own.mix3d, not sweeps, tuple(map(self.names.index, own.polarmix)))
 
     def _paste(self, pipeline: Any) -> None:
-        """Add the pasting of objects to the augmentation, if ``augment.paste`` names classes.
+        """Make the augmentation paste objects into scans, if ``augment.paste`` names classes.
 
-        Unless they are stored already, objects are first cut out of the training scans.
+        The objects are read from the run's folder. If they are not there, `pipeline` runs tasks
+        that cut them out of the training scans first.
         """
         counts = {name: count for name, count in self.config.augment.paste.items() if count}
         if not counts:
@@ -241,7 +245,11 @@ class Run:
         self.transform = Pasted(objects, counts, self.transform)
 
     def _task(self, samples: list[Any] | None = None) -> Task:
-        """Return the configured task; without `samples`, all classes have the same loss weight."""
+        """Return the configured task; without `samples`, all classes have the same loss weight.
+
+        `samples` are training scans. With them, ``training.class_weights`` gives rare classes a
+        higher weight, except in detection.
+        """
         config, training = self.config, self.config.training
         names, weighs = self.names, training.class_weights and samples is not None
         common: dict[str, Any] = {
@@ -302,8 +310,9 @@ class Run:
     def _after_save(self, pipeline: Any) -> str:
         """Validate after every ``training.validate_every``-th checkpoint; return a remark to print.
 
-        If the score is the best yet, the network is saved. After ``training.patience`` validations
-        without a better score, the training stops. The remark is empty without a validation.
+        `pipeline` loads the validation scans. If the score is the best yet, the network is saved.
+        After ``training.patience`` validations without a better score, the training stops. The
+        remark is empty if there is no validation after this checkpoint.
         """
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every

@@ -206,10 +206,11 @@ def colorings_of(
 
 
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Return colorings by the tiles and windows of a 3x3x3 submanifold convolution on TPUs.
+    """Return two colorings of points, which show how a TPU kernel reads and computes voxels.
 
-    A tile is the voxels that a kernel computes at a time, a window the voxels that it reads for a
-    tile.
+    The points `positions` are voxelized first. The coloring ``tile`` shows the blocks of voxels, or
+    tiles, that a 3x3x3 submanifold convolution computes at a time. The coloring ``window`` shows
+    the voxels that it reads for one tile, which the user selects.
     """
     import voxax as vx
     from voxax.kernels.implicit_gemm.windows import VIEWS, WINDOW_TILE
@@ -230,10 +231,10 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(
     scan: Callable[..., PointCloud], file: Path, cloud: PointCloud, path: Path
 ) -> PointCloud:
-    """Return the points of `cloud` with predicted labels from the file `path`.
+    """Return the points of `cloud` with predicted labels, which are read from the file `path`.
 
-    `path` has labels only, or is a scan of the same points with labels. For labels only, the result
-    is ``scan(path)``, which reads the scan `file` with these labels.
+    `path` has only labels, or it is a labeled scan of the same points. If it has only labels, the
+    result is ``scan(path)``: the function `scan` reads the scan `file` with the labels of `path`.
     """
     from voxax.io import read
     from voxax.io.arrays import position_name

@@ -85,9 +85,11 @@ class Vote:
         return labels
 
     def _votes(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
-        """Return the sum of the class probabilities of all views, ``float32[N, classes]``.
+        """Return the class probabilities of each point, summed over all views.
 
-        For one view without tiles, return the logits, which have the same largest class.
+        The result is ``float32[N, classes]``. A view is the cloud turned around the vertical, and
+        `logits` computes the logits of its points. For one view without tiles, the result is the
+        logits themselves, which have the same largest class.
         """
         if self.views == 1 and not self.tile:
             return logits(cloud)
