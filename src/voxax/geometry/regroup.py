@@ -100,7 +100,10 @@ def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
 
 
 def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> CompactRows:
-    """Keep the rows where ``keep`` is True: :func:`voxax.coords.compact_rows` in NumPy."""
+    """Return the rows of ``coords`` where ``keep`` is True, in arrays of ``capacity`` rows.
+
+    This is :func:`voxax.coords.compact_rows` in NumPy. Padding rows are left out.
+    """
     (kept,) = np.nonzero(keep & (coords[:, 0] != PAD))
     source = np.full(capacity, -1, np.int32)
     source[: len(kept)] = kept[:capacity]

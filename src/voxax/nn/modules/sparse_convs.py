@@ -123,6 +123,8 @@ def dtypes_of(options: LayerOptions) -> Dtypes:
 class Convolution(CheckedModule):
     """Base class of sparse convolution modules, which call :attr:`FUNCTION` with their weights.
 
+    Subclasses set :attr:`FUNCTION` to a convolution of :mod:`voxax.nn.functional`.
+
     Attributes:
       weight, bias: the parameters; bias may be None.
       relation: keyword arguments of :attr:`FUNCTION` that describe the kernel map, such as stride.
