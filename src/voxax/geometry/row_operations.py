@@ -57,8 +57,8 @@ def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
     """Return ``x [N, C] + row [C]`` in the dtype of ``x``, such as features plus a bias.
 
     The sum is computed in the dtype of :func:`voxax.geometry.dtypes.accumulator`. So is the
-    gradient of ``row``, which is a sum over all N rows. On CPUs the native
-    library computes this gradient, also under ``jit``, because XLA would add in another order.
+    gradient of ``row``, which is a sum over all N rows. On CPUs the native library computes this
+    gradient, also under ``jit``, because XLA would add in another order.
     """
     return _add_row_p.bind(*_compat.vary_alike(x, row))
 

@@ -26,7 +26,7 @@ TILE = 1 << 20
 
 
 class Side(NamedTuple):
-    """The queries, or the keys, of attention: P patches of L slots, with one row in each slot.
+    """The queries, or the keys, of attention: P patches of L slots, each with one row or empty.
 
     Functions on one head of one patch get a Side whose arrays lack the axes P and H.
 

@@ -50,8 +50,8 @@ class Voxelize(CheckedModule):
     ) -> Any:
         """Return the Voxels of the points, or ``(Voxels, inverse)`` with ``return_inverse``.
 
-        ``inverse`` is ``int32[N]``, the voxel row of each of N points. Arguments as in
-        :func:`voxax.voxelize`.
+        ``inverse`` is ``int32[N]``, the voxel row of each of N points, -1 if the point was dropped.
+        Arguments as in :func:`voxax.voxelize`.
         """
         return voxelize(
             positions,
