@@ -1,4 +1,4 @@
-"""Get the kernel map of a convolution: an attached one, a remembered one, or a newly built one.
+"""Get the kernel map of a convolution: attached by a plan, built by an earlier call, or new.
 
 :func:`kernel_map` is the public function; layers call :func:`kernel_map_of`. Maps are built in
 traceable JAX. Building a strided or generative map also finds its output voxels.
@@ -227,13 +227,14 @@ def result_geometry(
 ) -> VoxelGeometry:
     """Return the geometry of a layer's output voxels, which the next layer reads.
 
-    Its ``drops`` include the rows that earlier layers lost. If the output voxels are a level of the
-    plan of ``geometry``, the kernel maps of this plan are attached to them too.
+    Its ``drops`` also count the rows that earlier layers lost because of a capacity. If the layer
+    finds its output voxels by itself, and they are a level of the plan of ``geometry``, the kernel
+    maps of this plan are attached to them too.
 
     Args:
       kernel_map: the map of the layer.
       geometry: the input of the layer.
-      out_geometry: the output voxels that the caller gave, if any.
+      out_geometry: the output voxels that the caller gave; None takes those of the map.
     """
     if out_geometry is not None:
         out = out_geometry.with_drops_of(geometry)
@@ -474,7 +475,13 @@ def output_geometry(
 
 
 def output_stride(stride: Level, spec: KernelSpec) -> Level:
-    """Return the total stride of a layer's output, given its input's total ``stride``."""
+    """Return the total stride of a layer's output, given its input's total ``stride``.
+
+    A total stride is relative to the voxels of stride 1. ``spec`` is the kernel of the layer.
+
+    Raises:
+      InputError: ``spec`` is transposed, and its stride does not divide ``stride``.
+    """
     if not spec.transposed:
         return tuple(a * b for a, b in zip(stride, spec.stride, strict=True))
     if any(a % b for a, b in zip(stride, spec.stride, strict=True)):
@@ -487,7 +494,10 @@ def output_stride(stride: Level, spec: KernelSpec) -> Level:
 
 
 def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
-    """Raise :class:`InputError` unless ``spec`` leads from total stride ``stride`` to ``given``."""
+    """Raise :class:`InputError` unless the output of a layer has the total stride ``given``.
+
+    ``spec`` is the kernel of the layer, and ``stride`` the total stride of its input.
+    """
     expected = output_stride(stride, spec)
     if given == expected:
         return

@@ -46,8 +46,8 @@ class Lattice(NamedTuple):
       size: ``float[D]``, edge lengths of a cell at stride 1, in the dtype of the positions.
       stride: ``int32[D]``, edge lengths of the voxels to find, in cells.
       scale: ``float32[D]``, for each axis the power of two that scales ``size`` to ``[1, 2)``.
-      inverse: ``float32[D]``, an estimate of the reciprocal of the scaled edge.
-      edge: ``int32[D]``, the scaled edge in units of ``2**-28``.
+      inverse: ``float32[D]``, an estimate of ``1 / (size * scale)``.
+      edge: ``int32[D]``, ``size * scale`` in units of ``2**-28``.
     """
 
     origin: Any
@@ -91,7 +91,10 @@ def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]
 
 
 def from_origin(positions: Any, origin: Any) -> Any:
-    """Return positions ``[N, D]`` minus the sum of the three rows of ``origin [3, D]``."""
+    """Return ``positions [N, D]`` minus an origin of D coordinates.
+
+    The origin is the sum of the three rows of ``origin [3, D]``.
+    """
     if isinstance(positions, np.ndarray) and isinstance(origin, np.ndarray) and not origin.any():
         return positions
     if positions.dtype == np.float64:
@@ -104,7 +107,9 @@ def from_origin(positions: Any, origin: Any) -> Any:
 
 
 def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
-    """Return the cell of each position at stride 1, and whether the position has a cell.
+    """Return the lattice cell that contains each position, and whether there is such a cell.
+
+    Cells are those of stride 1; ``to.stride`` is not used.
 
     Args:
       local: ``float[N, D]``, positions relative to the lattice's origin, in NumPy or JAX.

@@ -16,5 +16,9 @@ def default_capacity(n: int) -> int:
 
 
 def has_ladder() -> bool:
-    """Return whether default capacities come from ``voxax.coords.ladder_capacity``, as on CPUs."""
+    """Return whether default capacities are few and far apart, which is so on CPUs.
+
+    They then come from :func:`voxax.coords.ladder_capacity`, otherwise from
+    :func:`voxax.coords.bucket_capacity`.
+    """
     return target_platform() == "cpu"

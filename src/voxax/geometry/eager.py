@@ -100,6 +100,8 @@ def eagerly(
 ) -> Callable[[_Function], _Function]:
     """Return a decorator: eager calls of the function on CPU arrays run ``on_host`` instead.
 
+    Results of ``on_host`` become JAX arrays. All other calls run the decorated function.
+
     Args:
       on_host: the same function for NumPy arrays.
       native: True runs ``on_host`` only if the native library is available. Set it where NumPy

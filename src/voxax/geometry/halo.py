@@ -92,7 +92,8 @@ def split_axis(rows: Any) -> str | None:
 def refuse_shard(rows: Any, operation: str) -> None:
     """Raise :class:`voxax.InputError` if ``rows`` is one shard of a scene.
 
-    ``rows`` is Voxels or a VoxelGeometry. ``operation`` names what shards do not support.
+    ``rows`` is Voxels or a VoxelGeometry. ``operation`` is the name, for the error message,
+    of the operation that needs a whole scene.
     """
     axis = split_axis(rows)
     if axis is not None:

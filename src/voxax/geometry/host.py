@@ -116,8 +116,8 @@ def host_geometry(
 ) -> VoxelGeometry:
     """Make a VoxelGeometry of NumPy arrays from ``rows``, which are padded or cut to ``capacity``.
 
-    ``rows int32[N, 1 + D]`` are sorted and distinct. The other arguments are attributes of the
-    geometry.
+    ``rows int32[N, 1 + D]`` are sorted and distinct. Rows that are cut are not added to ``drops``.
+    The other arguments are the attributes of :class:`VoxelGeometry`.
     """
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
@@ -189,6 +189,7 @@ def neighbor_table(
     """Return ``int32[out_capacity, K]``, the input row of each output row under each tap, or -1.
 
     ``source`` and ``out`` are the input and output sites ``int32[..., 1 + D]`` without padding.
+    ``threads`` is the number of CPU threads to use.
     """
     centers = source if spec.transposed else out
     if max(spec.stride) > 1:

@@ -25,7 +25,7 @@ def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
     """Return the distinct rows of coordinates, as :func:`voxax.coords.unique_rows` does, in NumPy.
 
     Args:
-      coords: ``int32[N, W]``, may contain padding.
+      coords: ``int32[N, W]``, a batch index and W - 1 coordinates; may contain padding.
       capacity: rows of the result; None takes the default capacity for the number of distinct rows.
     """
     valid = coords[:, 0] != PAD

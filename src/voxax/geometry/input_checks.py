@@ -166,9 +166,10 @@ def float_positions(positions: Any, *, finite: bool = True, on_host: bool = Fals
 
 
 def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
-    """Raise :class:`InputError`: float32 does not resolve a quarter of a voxel at ``position``.
+    """Raise :class:`InputError`, which says that float32 is too coarse at ``position``.
 
-    ``row`` is the row of the position, and ``size`` has the edge lengths of a voxel.
+    Neighboring float32 numbers there are more than a quarter of a voxel apart. ``row`` is the row
+    of the position, and ``size`` has the edge lengths of a voxel.
     """
     raise InputError(
         f"position {position} at row {row}: float32 numbers there lie more than a quarter of a "

@@ -239,12 +239,16 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Check that points match ``voxels``; return a :class:`Cloud` and the lattice of the voxels.
+    """Check points against ``voxels``; return a :class:`Cloud` and the lattice of the voxels.
 
     Args:
       voxels: the voxels to read or to add to.
       positions: ``float[N, D]``, or a :class:`voxax.Points`.
       batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
+
+    Raises:
+      InputError: the number of axes, or the batch size of the Points, differs from that of the
+        voxels; or, in an eager call, float32 does not resolve a quarter of a voxel at a position.
     """
     valid, own = None, ()
     if isinstance(positions, Points):

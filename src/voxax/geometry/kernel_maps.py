@@ -374,7 +374,10 @@ def _check_table(name: str, table: np.ndarray, rows: int) -> None:
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> np.ndarray:
-    """Return the transposed neighbor table: :func:`invert_neighbors` in NumPy."""
+    """Return the transposed neighbor table: :func:`invert_neighbors` in NumPy.
+
+    ``threads`` is the number of CPU threads for the native library.
+    """
     if native.takes_table(neighbors):
         return native.invert_table(neighbors, in_capacity, threads)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
@@ -435,9 +438,10 @@ _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbor
 def note_cells(kernel_map: KernelMap) -> KernelMap:
     """Record in a traced map that every input row has exactly one output row; return the map.
 
-    Call it only for an unrestricted map of a kernel as large as its stride, whose output voxels are
-    cells of the lattice. Programs for TPUs then transpose the table by looking up the cell of each
-    input row, which is faster than to invert the table. A map of concrete arrays is not changed.
+    Call it only for an unrestricted map of a box kernel as large as its stride, so that each output
+    voxel covers a separate block of input sites. Programs for TPUs then transpose the table by
+    looking up the output voxel of each input row, which is faster than to invert the table. A map
+    of concrete arrays is not changed.
     """
     ends = kernel_map.in_geometry.coords, kernel_map.out_geometry.coords
     arrays = *ends, kernel_map.neighbors
@@ -508,8 +512,9 @@ def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     Returns:
       ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: the input rows and the output rows of all
-      pairs, then -1. ``starts int32[K + 1]``: the index of each tap's first pair, then the number
-      of all pairs. If both sides are in lexicographic order, the input rows of a tap ascend too.
+      pairs, then -1. The constant PAIR_ROOM is the least number of unused columns at the end.
+      ``starts int32[K + 1]``: the index of each tap's first pair, then the number of all pairs. If
+      input and output voxels are in lexicographic order, the input rows of a tap ascend too.
     """
     pairs, starts = _list(neighbors)
     return pairs, starts

@@ -153,7 +153,7 @@ class KernelSpec:
 
     @property
     def partitions(self) -> bool:
-        """Whether the kernel is a box as large as its stride: one output site reads each input."""
+        """Whether the kernel is a box as large as its stride: each input is read by one output."""
         if self.transposed or set(self.dilation) != {1}:
             return False
         # Compare the counts first: the box of a stride of 2**20 would not fit into memory.
@@ -177,8 +177,10 @@ class KernelSpec:
 
     @property
     def relation(self) -> KernelSpec:
-        """The spec without ``generative`` and ``spatial_shape``, which only say how outputs are
-        found. Specs with equal ``relation`` give the same map between two given sets of voxels."""
+        """This spec without ``generative`` and ``spatial_shape``, which select the output voxels.
+
+        Specs with equal ``relation`` give the same map between two given sets of voxels.
+        """
         return dataclasses.replace(self, generative=False, spatial_shape=None)
 
     @property

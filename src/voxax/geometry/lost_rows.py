@@ -70,7 +70,7 @@ class LostRows:
         return cls(_compat.without_tangent(children[0]))
 
     def add(self, level: Level, number: Any) -> LostRows:
-        """Return LostRows with ``number int32[]`` more rows lost at ``level``, in a new array."""
+        """Return new LostRows with ``number int32[]`` more rows lost at total stride ``level``."""
         none = self._none and not _compat.is_traced(number) and not int(number)
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
@@ -120,7 +120,7 @@ class LostRows:
         return _number(self.table)
 
     def items(self) -> list[tuple[Level, int]]:
-        """Return a sorted list of ``(level, rows lost)`` pairs; needs concrete values.
+        """Return a sorted list of ``(total stride, rows lost)``, one pair for each level.
 
         Raises:
           TypeError: the table is traced.

@@ -104,7 +104,9 @@ def taps_by_size(offsets: Any) -> np.ndarray:
 
 
 def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
-    """Return the number of taps of each kernel size, which are a prefix of :func:`taps_by_size`.
+    """Return the number of taps of each kernel size.
+
+    If this number is n, the taps are the first n entries of :func:`taps_by_size`.
 
     Args:
       offsets: ``int[K, D]``, the offset of each tap; static.

@@ -19,9 +19,9 @@ class CurveOrder(NamedTuple):
     """An order of the rows of voxels along a curve, the result of :func:`curve_order`.
 
     Attributes:
-      order: ``int32[capacity]``, the row at each place along the curve: ``features[order]`` is
-        sorted along the curve.
-      inverse: ``int32[capacity]``, the place of each row along the curve:
+      order: ``int32[capacity]``, the voxel rows in the order in which the curve visits them:
+        ``features[order]`` is sorted along the curve.
+      inverse: ``int32[capacity]``, the index of each voxel row in ``order``:
         ``features[order][inverse]`` is ``features``.
     """
 

@@ -121,7 +121,11 @@ _Place = Origin | tuple[float, ...]
 
 
 def shift(origin: _Place, own: _Place, ndim: int) -> Any:
-    """Return ``float32[3, D]``, whose sum over the first axis is ``origin - own``; () is zero."""
+    """Return the difference ``origin - own`` of two positions of D coordinates.
+
+    The result is ``float32[3, D]``: for each axis, three numbers whose sum is the difference. An
+    argument of () is zero. ``ndim`` is D.
+    """
     zero = np.zeros((3, ndim), np.float32)
     to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
     return to if of is zero else to - of

@@ -50,9 +50,10 @@ class Plan:
       strides: total stride of level 0, 1, 2, ...
       fixed: for level 1, 2, ...: the ``capacity=`` that the network itself gives, or None.
       fit: capacities fitted to samples, or None before :meth:`fitted`.
-      adjoints: transposed maps that the network needs and that are the adjoint of a record, so
-        that no map is built for them.
-      views: recipes of the other arrays of maps that convolution kernels need.
+      adjoints: transposed maps that the network needs and that exchange inputs and outputs of a
+        map in ``records``, so that no map is built for them.
+      views: recipes of the arrays, other than tables and pair lists, that convolution kernels read
+        from kernel maps.
       on_ladder: True chooses from few capacities in coarse steps, as on CPUs, where padding costs
         memory but no time. False rounds numbers of rows up by :func:`voxax.bucket_capacity`, for
         inputs and for levels that are not fitted.

@@ -100,7 +100,10 @@ def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
 
 
 def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> CompactRows:
-    """Keep the rows where ``keep`` is True: :func:`voxax.coords.compact_rows` in NumPy."""
+    """Return the rows of ``coords`` where ``keep`` is True, in arrays of ``capacity`` rows.
+
+    This is :func:`voxax.coords.compact_rows` in NumPy. Padding rows are left out.
+    """
     (kept,) = np.nonzero(keep & (coords[:, 0] != PAD))
     source = np.full(capacity, -1, np.int32)
     source[: len(kept)] = kept[:capacity]
@@ -128,11 +131,11 @@ def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
 
 
 def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
-    """Return the static capacity of a result, checked if the user gave one.
+    """Return the static capacity of a result: the user's choice, or a default.
 
     Args:
-      capacity: the user's choice. None takes the default capacity for ``number`` in eager calls,
-        and ``bound`` if ``number`` is traced.
+      capacity: the user's choice, which must be an integer of at least 1. None takes the default
+        capacity for ``number`` in eager calls, and ``bound`` if ``number`` is traced.
       bound: a number of rows that always suffices.
       number: ``int32[]``, the number of rows that are needed.
     """
@@ -207,9 +210,10 @@ def new_geometry(
 
 
 def joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int], ...]:
-    """Return, for each level, the sum of the capacities of all sources.
+    """Return ``((level, capacity), ...)``, where a capacity is the sum over all sources.
 
-    A level is left out if a source has no capacity for it.
+    A level is given by its total stride. It is left out if a source has no capacity for it in
+    :attr:`VoxelGeometry.level_capacities`.
     """
     planned = [dict(source.level_capacities) for source in sources]
     known = [level for level in planned[0] if all(level in sizes for sizes in planned)]

@@ -56,9 +56,9 @@ def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
 def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
     """Return ``x [N, C] + row [C]`` in the dtype of ``x``, such as features plus a bias.
 
-    The sum is computed in the accumulator's dtype. So is the gradient of ``row``, which is a sum
-    over all N rows. On CPUs the native library computes this gradient, also under ``jit``, because
-    XLA would add in another order.
+    The sum is computed in the dtype of :func:`voxax.geometry.dtypes.accumulator`. So is the
+    gradient of ``row``, which is a sum over all N rows. On CPUs the native library computes this
+    gradient, also under ``jit``, because XLA would add in another order.
     """
     return _add_row_p.bind(*_compat.vary_alike(x, row))
 
@@ -73,7 +73,7 @@ def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
 
 
 def read_rows(x: jax.Array, rows: jax.Array | np.ndarray) -> jax.Array:
-    """Return ``x[rows]``, zero where a row is -1 or after the last row; for eager calls only."""
+    """Return ``x[rows]``, zero where an index is -1 or beyond ``x``; for eager calls only."""
     return _read_p.bind(x, rows)
 
 
@@ -260,13 +260,13 @@ def _put_on_host(ct: np.ndarray, indices: np.ndarray, *, rows: int) -> np.ndarra
 
 
 def gathered(x: jax.Array, rows: jax.Array) -> jax.Array:
-    """Return ``x[rows]`` in ordinary JAX, zero where a row is -1 or after the last row."""
+    """Return ``x[rows]`` in ordinary JAX, zero where an index is -1 or beyond ``x``."""
     index = jnp.where(rows < 0, x.shape[0], rows)
     return x.at[index].get(mode="fill", fill_value=0)
 
 
 def gathered_on_host(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return ``x[rows]`` in NumPy, zero where a row is -1 or after the last row."""
+    """Return ``x[rows]`` in NumPy, zero where an index is -1 or beyond ``x``."""
     shape, there = (*rows.shape, *x.shape[1:]), (rows >= 0) & (rows < len(x))
     if not there.any():
         return _own(0, shape, x.dtype)

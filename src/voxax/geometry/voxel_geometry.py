@@ -399,11 +399,11 @@ class AttachedMaps:
         return {**self.__dict__, "_owners": {}}  # owners are set anew after unpickling
 
     def belong_to(self, geometry: VoxelGeometry) -> bool:
-        """Return whether these maps were built for the voxels of ``geometry``.
+        """Return whether these maps belong to the voxels of ``geometry``.
 
-        For the first geometry of each level that is passed, the answer is True. Later geometries of
-        this level must have its coords array, stride and batch size. If the answer is True, NumPy
-        arrays of coordinates and maps become read-only.
+        The first geometry that is passed for a level becomes the owner of its maps, and the result
+        is True. Later geometries of the level must have the coords array, stride and batch size of
+        the owner. If the result is True, NumPy arrays of coordinates and maps become read-only.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)

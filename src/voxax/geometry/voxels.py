@@ -682,14 +682,16 @@ def place_points(
 
     Args:
       positions: ``float[N, D]`` relative to ``own``.
-      origin, own: see :func:`voxax.geometry.origin.relative`.
+      origin: position of the lattice origin; () is zero.
+      own: the origin that ``positions`` are relative to; () is zero.
       size: edge length of a voxel along each axis.
       on_host: whether the positions are NumPy arrays; the results then are NumPy arrays too.
 
     Returns:
-      Four arrays. ``float[N, D]``: the positions minus the part of the origin that was subtracted
-      in float64. ``int32[N, D]``: the cell of each position. ``bool[N]``: whether this cell is
-      known. ``bool[N]``: whether it is unknown because float32 is too coarse.
+      Four arrays. ``float[N, D]``: the first result of :func:`voxax.geometry.origin.relative`,
+      which are the positions, or for float64 positions minus an origin. ``int32[N, D]``: the cell
+      of each position. ``bool[N]``: whether this cell is known. ``bool[N]``: whether it is unknown
+      because float32 is too coarse.
     """
     positions, parts = relative(positions, origin, own)
     to = lattice(parts, size, (1,) * len(size), positions.dtype)

@@ -192,7 +192,10 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 def check_keeps_voxels(
     module: Any, stride: int | Sequence[int], transposed: bool, generative: bool
 ) -> None:
-    """Raise :class:`InputError` if stride is not 1, or ``transposed`` or ``generative`` is True."""
+    """Raise :class:`InputError` if stride is not 1, or ``transposed`` or ``generative`` is True.
+
+    Call it for a module whose output voxels are its input voxels. The message names ``module``.
+    """
     given = {"transposed": transposed, "generative": generative}
     clash = [name for name, is_given in given.items() if is_given]
     if np.any(np.asarray(stride) != 1):
@@ -247,10 +250,11 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return the algorithm requests of the three products of a convolution, by argument name.
+    """Return the algorithm requests for a convolution and its two gradients, by argument name.
 
-    The keys are ``fwd_algo``, ``dgrad_algo`` and ``wgrad_algo``. Where ``dgrad_algo`` or
-    ``wgrad_algo`` is None, the value is ``bwd_algo``.
+    The keys are ``fwd_algo`` (the convolution), ``dgrad_algo`` (gradient of the features) and
+    ``wgrad_algo`` (gradient of the weight). Where ``dgrad_algo`` or ``wgrad_algo`` is None, the
+    value is ``bwd_algo``.
     """
     return {
         "fwd_algo": fwd_algo,

@@ -149,8 +149,8 @@ Messages = Mapping[tuple[int, int], int]
 class Exchange:
     """One round of an exchange schedule.
 
-    ``pairs`` are the ``(sender, receiver)`` shards of its messages. ``rows`` is the number of rows
-    of every message.
+    ``pairs`` are the ``(sender, receiver)`` shards of the messages in the round. ``rows`` is the
+    number of feature rows in every message.
     """
 
     pairs: Round
@@ -160,9 +160,10 @@ class Exchange:
 def matched(messages: Messages) -> tuple[Exchange, ...]:
     """Return an exchange schedule for exactly the given messages, such as those of one scene.
 
-    Messages are scheduled in descending order of size, each in the first round in which both its
-    sender and its receiver are free. So the messages of a round have similar sizes. If no shard
-    sends or receives more than d messages, there are at most ``2 d - 1`` rounds.
+    ``messages`` maps ``(sender, receiver)`` shards to the number of halo rows to send. Messages
+    are scheduled in descending order of size, each in the first round in which both its sender and
+    its receiver are free. So the messages of a round have similar sizes. If no shard sends or
+    receives more than d messages, there are at most ``2 d - 1`` rounds.
     """
     rounds: list[dict[int, int]] = []  # receiver by sender
     rows: list[int] = []
@@ -184,8 +185,10 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
     """Return an exchange schedule in which all shards send along a ring; it suits many scenes.
 
-    In the round of distance d, shard s sends to shard ``(s + d) % shards``. There is a round for
-    each distance that occurs in ``messages``, and always for the distances to both neighbors.
+    ``messages`` maps ``(sender, receiver)`` shards to the number of halo rows to send. In the round
+    of distance d, every shard s sends to shard ``(s + d) % shards``, with room for the largest
+    message of this distance. There is a round for each distance that occurs in ``messages``, and
+    always for the distances 1 and ``shards - 1``, to both neighbors.
     """
     largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
     for (sender, receiver), number in messages.items():

@@ -371,7 +371,10 @@ def _only_masked(algorithm: Request) -> None:
 
 
 def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -> tuple[int, ...]:
-    """Check the shapes and dtypes of a convolution; return the weight's kernel size per axis.
+    """Check the operands of a dynamic convolution; return the weight's kernel size T per axis.
+
+    ``x`` is ``[B, *spatial, C]`` and ``weight`` is ``[*T, C, C_out]``. With ``mixture [..., M]``
+    the weight is ``[M, *T, C, C_out]``.
 
     Raises:
       InputError: shapes or dtypes do not match.

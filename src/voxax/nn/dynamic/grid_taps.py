@@ -83,9 +83,10 @@ def sampled_conv(
 ) -> jax.Array:
     """Compute :func:`voxax.nn.functional.dynamic_conv` with taps that may lie between cells.
 
-    This is the algorithm ``masked``, in ordinary JAX operations. ``weight`` is ``[K, C, C_out]``,
-    and ``sizes`` are ``[B, *outputs]``. ``dilation``, ``offsets`` and ``mask`` are None or arrays
-    with values for each output position; ``tau`` is the width of the ramp of float sizes.
+    This is the algorithm ``masked``, in ordinary JAX operations. ``x`` is ``[B, *spatial, C]``,
+    ``weight`` is ``[K, C, C_out]``, ``sizes`` are ``[B, *outputs]``, and the result is
+    ``[B, *outputs, C_out]``. ``dilation``, ``offsets`` and ``mask`` are None or arrays with values
+    for each output position; ``tau`` is the width of the ramp of float sizes.
 
     Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in the
     input stays NaN where the mask is zero.

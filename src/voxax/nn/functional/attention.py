@@ -614,7 +614,10 @@ def rotary_embedding(
 
 
 def check_rotary(channels: int, ndim: int, base: float) -> None:
-    """Raise :class:`InputError` unless ``2 * ndim`` divides ``channels`` and base > 0."""
+    """Raise :class:`InputError` unless ``2 * ndim`` divides ``channels`` and base > 0.
+
+    ``channels`` is the number of channels of one head, for :func:`rotary_embedding`.
+    """
     if channels % (2 * ndim):
         raise InputError(
             f"a head of {channels} channels cannot be turned along {ndim} axes: give a multiple of "

@@ -26,13 +26,13 @@ TILE = 1 << 20
 
 
 class Side(NamedTuple):
-    """Queries or keys, in P patches of L slots.
+    """The queries, or the keys, of attention: P patches of L slots, each with one row or empty.
 
     Functions on one head of one patch get a Side whose arrays lack the axes P and H.
 
     Attributes:
-      vectors: ``[P, L, H, d]``.
-      group: ``int32[P, L]``; queries attend to keys of the same group.
+      vectors: ``[P, L, H, d]``, queries or keys of H heads with d channels.
+      group: ``int32[P, L]``; queries attend to keys of the same group. Empty slots are negative.
       cells: ``int32[P, L, D]``, lattice coordinates, if the logits have a relative table, else
         None.
     """

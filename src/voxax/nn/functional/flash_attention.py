@@ -48,7 +48,10 @@ def choose(
 def refusal(
     kernel: AttentionAlgorithm, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> str | None:
-    """Return why ``kernel`` cannot run with these arguments of :func:`choose`; None if it can."""
+    """Return a text that says why ``kernel`` cannot run, or None if it can.
+
+    The other arguments are those of :func:`choose`.
+    """
     if how.table is not None:
         return "adds no relative table"
     if kernel == "cudnn":
@@ -66,7 +69,8 @@ def refusal(
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
     """Return attention within each patch by cuDNN, ``[P, L, H, d]``: P patches, L slots, H heads.
 
-    The slots without a row must be the last of their patch.
+    ``query`` and ``key`` have the same slots, and ``value`` is ``[P, L, H, d]``. Empty slots must
+    come last in their patch; their results are zero.
     """
     group = query.group
     # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
@@ -79,7 +83,11 @@ def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array
 
 
 def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention to keys of the same patch and group, ``[P, Lq, H, d]``, on TPUs."""
+    """Return attention to keys of the same patch and group, ``[P, Lq, H, d]``, on TPUs.
+
+    ``query`` and ``key`` have P patches of Lq and Lk slots, and ``value`` is ``[P, Lk, H, d]``.
+    Results of empty slots are zero.
+    """
     # This imports Pallas, which few programs need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 

@@ -257,7 +257,11 @@ _find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps, eager
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    """Return the mean of the features in each window, ``[out_capacity, C]``; 0 without voxels."""
+    """Return the mean of the features in each window, ``[out_capacity, C]``; 0 without voxels.
+
+    ``kmap`` is the kernel map of the pooling: row i of its ``neighbors`` lists the voxels in window
+    i. The features are ``[in_capacity, C]``.
+    """
     check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
     wide = wide_fraction(dtype)

@@ -39,19 +39,28 @@ class _SetOperation(CheckedModule):
 
 
 class Union(_SetOperation):
-    """Keep all voxels that at least one of two sets has. Arguments as in :func:`voxax.union`."""
+    """Keep all voxels that at least one of two sets has; see :func:`voxax.union`.
+
+    The constructor takes ``reduction`` and ``capacity``. A call takes the sets ``a`` and ``b``.
+    """
 
     FUNCTION = staticmethod(geometry.union)
 
 
 class Intersection(_SetOperation):
-    """Keep only voxels that two sets share. Arguments as in :func:`voxax.intersection`."""
+    """Keep only voxels that two sets share; see :func:`voxax.intersection`.
+
+    The constructor takes ``reduction`` and ``capacity``. A call takes the sets ``a`` and ``b``.
+    """
 
     FUNCTION = staticmethod(geometry.intersection)
 
 
 class Cat(CheckedModule):
-    """Concatenate the channels of several Voxels. Arguments as in :func:`voxax.cat`."""
+    """Concatenate the channels of several Voxels; see :func:`voxax.cat`.
+
+    The constructor takes ``join`` and ``capacity``. A call takes a list of Voxels.
+    """
 
     def __init__(self, join: Join = "same", *, capacity: int | None = None) -> None:
         self.join: Join = join
@@ -62,14 +71,21 @@ class Cat(CheckedModule):
 
 
 class Inject(CheckedModule):
-    """Copy features of voxels to the coordinates of other voxels. See :func:`voxax.inject`."""
+    """Copy features of voxels to the coordinates of other voxels; see :func:`voxax.inject`.
+
+    The constructor takes no arguments. A call takes ``voxels`` and ``out_voxels``, and returns the
+    features of ``voxels`` at the coordinates of ``out_voxels``, zero where missing.
+    """
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels) -> Voxels:
         return geometry.inject(voxels, out_voxels)
 
 
 class Prune(CheckedModule):
-    """Keep only the voxels where a mask is True. Arguments as in :func:`voxax.prune`."""
+    """Keep only the voxels where a mask is True; see :func:`voxax.prune`.
+
+    The constructor takes ``capacity``. A call takes ``voxels`` and ``mask``.
+    """
 
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = static(capacity)
@@ -79,7 +95,10 @@ class Prune(CheckedModule):
 
 
 class TopK(CheckedModule):
-    """Keep the ``k`` voxels of every scene with the highest scores. See :func:`voxax.top_k`."""
+    """Keep the ``k`` voxels of every scene with the highest scores; see :func:`voxax.top_k`.
+
+    The constructor takes ``k`` and ``capacity``. A call takes ``voxels`` and ``scores``.
+    """
 
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
         self.k, self.capacity = static(k), static(capacity)
@@ -89,7 +108,10 @@ class TopK(CheckedModule):
 
 
 class Crop(CheckedModule):
-    """Keep only the voxels inside a fixed box. Arguments as in :func:`voxax.crop`."""
+    """Keep only the voxels inside a fixed box; see :func:`voxax.crop`.
+
+    The constructor takes the arguments of the function except ``voxels``, which a call takes.
+    """
 
     def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
         self.low, self.high, self.capacity = static(low), static(high), static(capacity)
@@ -99,7 +121,10 @@ class Crop(CheckedModule):
 
 
 class Dilate(CheckedModule):
-    """Add the voxels in a kernel around existing ones. Arguments as in :func:`voxax.dilate`."""
+    """Add a voxel at every site that a kernel reaches from a voxel; see :func:`voxax.dilate`.
+
+    The constructor takes the arguments of the function except ``voxels``, which a call takes.
+    """
 
     def __init__(
         self,
@@ -123,7 +148,10 @@ class Dilate(CheckedModule):
 
 
 class Refine(CheckedModule):
-    """Split every voxel into ``factor**D`` voxels. Arguments as in :func:`voxax.refine`."""
+    """Split every voxel into ``factor**D`` smaller voxels; see :func:`voxax.refine`.
+
+    The constructor takes ``factor`` and ``capacity``. A call takes ``voxels`` with D axes.
+    """
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
         self.factor, self.capacity = static(factor), static(capacity)
@@ -133,7 +161,10 @@ class Refine(CheckedModule):
 
 
 class Coarsen(CheckedModule):
-    """Merge the voxels of every coarse cell into one. Arguments as in :func:`voxax.coarsen`."""
+    """Merge the voxels of every coarse cell into one; see :func:`voxax.coarsen`.
+
+    The constructor takes the arguments of the function except ``voxels``, which a call takes.
+    """
 
     def __init__(
         self,
@@ -152,7 +183,10 @@ class Coarsen(CheckedModule):
 
 
 class ToBEV(CheckedModule):
-    """Merge every column of voxels along an axis into one voxel. See :func:`voxax.to_bev`."""
+    """Merge every column of voxels along an axis into one voxel; see :func:`voxax.to_bev`.
+
+    The constructor takes the arguments of the function except ``voxels``, which a call takes.
+    """
 
     def __init__(
         self,
@@ -176,7 +210,10 @@ class ToBEV(CheckedModule):
 
 
 class Batch(CheckedModule):
-    """Join Voxels of several scenes into one batch. Arguments as in :func:`voxax.batch`."""
+    """Join Voxels of several scenes into one batch; see :func:`voxax.batch`.
+
+    The constructor takes ``capacity``. A call takes a list of Voxels.
+    """
 
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = static(capacity)

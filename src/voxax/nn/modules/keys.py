@@ -18,7 +18,7 @@ def next_key(stream: nnx.RngStream) -> jax.Array:
     """Return the key that ``stream()`` would return, and advance the stream's count.
 
     Nothing is compiled if key and count are not traced. A traced program for CPUs computes the key
-    by one operator of the library. If the key is not of JAX's default kind, flax computes it.
+    by one operator of voxax. If the key is not of JAX's default kind, flax computes it.
     """
     key, count = stream.key.get_value(), stream.count.get_value()
     if type(stream) is not nnx.RngStream or key.shape or not is_plain_key(key):

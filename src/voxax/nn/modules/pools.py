@@ -92,7 +92,9 @@ class _Pool(_Window):
 class MaxPool(_Pool):
     """Maximum over the voxels of each window; see :func:`voxax.nn.functional.max_pool`.
 
-    Call it with ``return_indices=True`` to get the indices that :class:`Unpool` takes.
+    The constructor takes ``kernel_size``, ``stride``, ``dilation``, ``kernel_shape``,
+    ``generative`` and ``capacity``. A call takes the other arguments of the function. With
+    ``return_indices=True`` it also returns the indices that :class:`Unpool` takes.
 
     Examples:
       >>> modules.MaxPool(2)(voxels).stride
@@ -113,13 +115,18 @@ class MaxPool(_Pool):
 
 
 class MinPool(_Pool):
-    """Minimum over the voxels of each window; see :func:`voxax.nn.functional.min_pool`."""
+    """Minimum over the voxels of each window; see :func:`voxax.nn.functional.min_pool`.
+
+    Arguments of constructor and call as for :class:`MaxPool`, without ``return_indices``.
+    """
 
     FUNCTION = staticmethod(functional.min_pool)
 
 
 class MeanPool(_Pool):
     """Mean over the voxels of each window; see :func:`voxax.nn.functional.mean_pool`.
+
+    Arguments of constructor and call as for :class:`MaxPool`, without ``return_indices``.
 
     Examples:
       >>> modules.MeanPool(3, stride=2)(voxels).stride
@@ -130,13 +137,20 @@ class MeanPool(_Pool):
 
 
 class SumPool(_Pool):
-    """Sum over the voxels of each window; see :func:`voxax.nn.functional.sum_pool`."""
+    """Sum over the voxels of each window; see :func:`voxax.nn.functional.sum_pool`.
+
+    Arguments of constructor and call as for :class:`MaxPool`, without ``return_indices``.
+    """
 
     FUNCTION = staticmethod(functional.sum_pool)
 
 
 class Unpool(_Window):
-    """Copy pooled features to the voxels before pooling; see :func:`voxax.nn.functional.unpool`."""
+    """Copy pooled features to the voxels before pooling; see :func:`voxax.nn.functional.unpool`.
+
+    The constructor takes ``kernel_size``, ``stride``, ``dilation`` and ``kernel_shape`` of the
+    pooling. A call takes ``voxels``, ``out_voxels`` and ``indices``.
+    """
 
     def __call__(
         self, voxels: Voxels, out_voxels: Voxels, indices: Int[Array, "capacity C"] | None = None
@@ -166,14 +180,21 @@ class _Blocks(CheckedModule):
 
 
 class SpaceToChannel(_Blocks):
-    """Fold blocks of voxels into channels; see :func:`voxax.nn.functional.space_to_channel`."""
+    """Fold blocks of voxels into channels; see :func:`voxax.nn.functional.space_to_channel`.
+
+    The constructor takes ``factor`` and ``capacity``. A call takes ``voxels``.
+    """
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return functional.space_to_channel(voxels, self.factor, capacity=self.capacity)
 
 
 class ChannelToSpace(_Blocks):
-    """Unfold channels into blocks of voxels; see :func:`voxax.nn.functional.channel_to_space`."""
+    """Unfold channels into blocks of voxels; see :func:`voxax.nn.functional.channel_to_space`.
+
+    The constructor takes ``factor`` and ``capacity``. A call takes ``voxels`` and ``out_voxels``.
+    If ``out_voxels`` are given, ``capacity`` is not used.
+    """
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
         capacity = self.capacity if out_voxels is None else None
@@ -182,6 +203,8 @@ class ChannelToSpace(_Blocks):
 
 class GlobalPool(CheckedModule):
     """Reduce each scene to one row of features; see :func:`voxax.nn.functional.global_pool`.
+
+    The constructor takes ``reduction``. A call takes ``voxels``, and returns ``[batch_size, C]``.
 
     Examples:
       >>> modules.GlobalPool("max")(voxels).shape

@@ -70,7 +70,7 @@ Initializer = Callable[..., jax.Array]
 def initial_bias(
     use_bias: bool, bias_init: Initializer, rngs: nnx.Rngs, channels: int, dtype: Any
 ) -> nnx.Param | None:
-    """Return a bias ``[C]`` drawn by ``bias_init``, or None if ``use_bias`` is False."""
+    """Return a bias ``[channels]`` drawn by ``bias_init``, or None if ``use_bias`` is False."""
     return nnx.Param(bias_init(next_key(rngs.params), (channels,), dtype)) if use_bias else None
 
 
@@ -122,6 +122,8 @@ def dtypes_of(options: LayerOptions) -> Dtypes:
 
 class Convolution(CheckedModule):
     """Base class of sparse convolution modules, which call :attr:`FUNCTION` with their weights.
+
+    Subclasses set :attr:`FUNCTION` to a convolution of :mod:`voxax.nn.functional`.
 
     Attributes:
       weight, bias: the parameters; bias may be None.

@@ -48,7 +48,11 @@ class Voxelize(CheckedModule):
         *,
         batch_size: int | None = None,
     ) -> Any:
-        """Return the Voxels of the points, or ``(Voxels, inverse)`` with ``return_inverse``."""
+        """Return the Voxels of the points, or ``(Voxels, inverse)`` with ``return_inverse``.
+
+        ``inverse`` is ``int32[N]``, the voxel row of each of N points, -1 if the point was dropped.
+        Arguments as in :func:`voxax.voxelize`.
+        """
         return voxelize(
             positions,
             features,
@@ -63,7 +67,10 @@ class Voxelize(CheckedModule):
 
 
 class Devoxelize(CheckedModule):
-    """Read or interpolate voxel features at positions. See :func:`voxax.devoxelize`."""
+    """Read or interpolate voxel features at positions; see :func:`voxax.devoxelize`.
+
+    The constructor takes ``interpolation`` and ``normalize``. A call takes the other arguments.
+    """
 
     def __init__(
         self, interpolation: Interpolation = "trilinear", *, normalize: bool = False
@@ -77,7 +84,12 @@ class Devoxelize(CheckedModule):
         positions: Float[Array | np.ndarray, "N D"] | Points,
         batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Any:
-        """Return features ``[N, C]`` if ``positions`` is an array, or Points if it is Points."""
+        """Return the features of C channels that are interpolated at N points.
+
+        They are an array ``[N, C]`` if ``positions`` is an array ``[N, D]``. If ``positions`` are
+        Points, the result is these Points with the features. ``batch_index`` is the scene of each
+        point; None takes that of the Points, or scene 0.
+        """
         return devoxelize(
             voxels,
             positions,
@@ -88,7 +100,10 @@ class Devoxelize(CheckedModule):
 
 
 class Splat(CheckedModule):
-    """Add point features to the existing voxels around each point. See :func:`voxax.splat`."""
+    """Add point features to the existing voxels around each point; see :func:`voxax.splat`.
+
+    The constructor takes ``interpolation``. A call takes the other arguments of the function.
+    """
 
     def __init__(self, interpolation: Interpolation = "trilinear") -> None:
         self.interpolation: Interpolation = interpolation
@@ -100,5 +115,16 @@ class Splat(CheckedModule):
         out_voxels: Voxels,
         batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Voxels:
-        """Return Voxels at the coordinates of ``out_voxels``, with sums of point features."""
+        """Return the voxels of ``out_voxels`` with weighted sums of the features of points.
+
+        With ``trilinear`` a point counts for the ``2**D`` voxels around it, with the weights of
+        multilinear interpolation. With ``nearest`` it counts for the voxel that contains it, with
+        weight 1.
+
+        Args:
+          positions: ``float[N, D]`` in the unit of ``out_voxels.voxel_size``, or Points.
+          features: ``[N, C]``; None takes the features of the Points.
+          out_voxels: the voxels that receive the sums; their own features are not read.
+          batch_index: the scene of each point; None takes that of the Points, or scene 0.
+        """
         return splat(positions, features, out_voxels, batch_index, interpolation=self.interpolation)
