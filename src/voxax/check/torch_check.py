@@ -484,7 +484,10 @@ def nodes_of(program: Any) -> Iterator[Any]:
 
 
 def is_sized(node: Any) -> bool:
-    """Return True for a node that reads a value, or whose result's size depends on values."""
+    """Return True for a node of an exported program whose result has a data-dependent size.
+
+    Also return True for a node that reads the value of a tensor into Python.
+    """
     target = node.target
     tags = getattr(target, "tags", ())
     if torch.Tag.data_dependent_output in tags:

@@ -231,10 +231,12 @@ def one_pass(
     end: float,
     earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
-    """Run the module once and record it; see :func:`voxax.check.recording.record_all`.
+    """Run the module once and record it, for :func:`voxax.check.recording.record_all`.
 
-    A run that computes only shapes is repeated with values if the module reads values. `earlier`
-    maps ids of tensors that an earlier call stored to functions that return the tensors.
+    `held`, `own` and `module_of` are described there. `turned` has the branches that take the
+    opposite side, and `end` is the ``time.monotonic()`` at which the run must have ended. A run
+    that computes only shapes is repeated with values if the module reads values. `earlier` maps ids
+    of tensors that an earlier call stored to functions that return the tensors.
     """
     computes, recording = subject.computes(), Watched(turned)
 
@@ -339,7 +341,10 @@ class _AsModule(torch.nn.Module):
 def exported(
     subject: TorchSubject, arguments: Arguments, values: list[Any] | None = None
 ) -> tuple[Any, Exception | None]:
-    """Return ``(program, None)`` from ``torch.export`` of the module, or ``(None, error)``."""
+    """Return ``(program, None)`` from ``torch.export`` of the module, or ``(None, error)``.
+
+    `values` are the leaves of the arguments to export with; None takes copies of the examples.
+    """
     target = subject.target
     is_module = isinstance(target, torch.nn.Module)
     # Export gives tensors without values to the program, so it cannot write to the parameters.

@@ -28,8 +28,8 @@ class Results(Protocol):
 
         Args:
           scan: task that reads the scan; its ``str`` is the scan's name.
-          read: the scan.
-          found: prediction for the scan.
+          read: the scan that this task returned.
+          found: prediction for the scan: labels of its points, or boxes.
         """
 
     def close(self) -> Path:

@@ -179,7 +179,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
-        """Predict an example or batch by `trainer`; yield ``(truth, prediction)`` of each scene."""
+        """Predict an example or batch by `trainer`; yield ``(truth, prediction)`` of each scene.
+
+        Both are in the form that :meth:`Score.add` of the task's score takes, such as labels or
+        boxes.
+        """
 
     @abc.abstractmethod
     def score(self) -> Score:
@@ -223,7 +227,7 @@ class Task(abc.ABC):
     def trained_on(
         self, devices: int, alone: Any, shared: Any, *looked: Any, **options: Any
     ) -> Any:
-        """Return a trainer of :meth:`model`, for :meth:`trainer` of subclasses.
+        """Return a trainer of :meth:`model`; the methods :meth:`trainer` of subclasses call this.
 
         Args:
           devices: number of devices.

@@ -124,7 +124,7 @@ class View:
     Attributes:
       raster: the rasterized points, or None if there are no points.
       scale: pixels per meter.
-      height, width: size in pixels of the picture.
+      height, width: size of the view in pixels.
       center: [2], the point of the image plane at the center of the view, in meters.
     """
 
@@ -366,7 +366,10 @@ class Sheet:
         self._figure.figimage(image, xo=x, yo=bottom, origin="upper", zorder=-1)
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
-        """Write a column's name and a note to its right; the note's font shrinks to fit `width`."""
+        """Write a name and a note to its right at (x, y); the note's font shrinks to fit `width`.
+
+        `width` is the number of pixels for both texts.
+        """
         self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16
