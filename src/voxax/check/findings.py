@@ -18,7 +18,11 @@ from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
-    """How well a function compiles to one static program; members are sorted from best to worst."""
+    """How well a function compiles to one static program; members are sorted from best to worst.
+
+    ``PER_VALUE`` needs one program for each value of some Python argument. ``BOUNDED`` has a size
+    that depends on values of arrays, but that has an upper bound.
+    """
 
     STATIC = "static"
     PER_VALUE = "static per value"

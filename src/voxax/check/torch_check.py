@@ -107,7 +107,13 @@ def subject_of(target: Any) -> TorchSubject:
 
 
 def initialized(target: Any, inputs: Inputs) -> Any:
-    """Return an initialized copy of a module with lazy parameters; other targets unchanged."""
+    """Return a copy of a module with lazy parameters, initialized by a call with the inputs.
+
+    Any other target is returned unchanged.
+
+    Raises:
+      InputError: a module with lazy parameters cannot be copied.
+    """
     if not isinstance(target, torch.nn.Module):
         return target
     lazy = torch.nn.parameter.is_lazy

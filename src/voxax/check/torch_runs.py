@@ -281,9 +281,11 @@ def one_pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist.
+    """Return the tensors that a recorded run made and something still refers to.
 
-    The frames are those that made the tensor, innermost first.
+    The result is ``{id: (weak reference, frames)}``. The frames are those that made the tensor,
+    innermost first. `watch` is the record of the run. Inputs, captured tensors, and parameters and
+    buffers of the module are left out.
     """
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))

@@ -157,9 +157,12 @@ def plain(value: Any) -> Any:
 
 
 def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
-    """Return True if shapes of a function's results change if the float argument ``name`` doubles.
+    """Return True if shapes of a function's results depend on a float argument of the program.
 
-    None means that the function needs values of tensors, so the answer is unknown.
+    `func` is the function, and `args` and `kwargs` are its arguments. `name` is the name of the
+    float argument of the checked program. The function is applied twice, the second time with the
+    symbolic floats that were computed from this argument doubled. The result is None if the
+    function fails, for example because it needs values of tensors.
     """
 
     def shapes(factor: int) -> list[Any]:

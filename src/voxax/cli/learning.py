@@ -47,7 +47,10 @@ _PACKINGS = 64
 
 
 class Trace(contextlib.ExitStack):
-    """Context manager that traces training steps 2 to 6 with JAX's profiler; step 1 compiles."""
+    """Context manager that traces training steps 2 to 6 with JAX's profiler; step 1 compiles.
+
+    The trace is written to `folder`; None writes no trace.
+    """
 
     FIRST, LAST = 2, 6
 

@@ -40,7 +40,7 @@ class Results(Protocol):
 class ScanFiles:
     """Writer of one file for each scan into a folder: labeled points, or the boxes as JSON.
 
-    If several scans have one name, a number is added to their file names.
+    If several scans have the same name, a number is added to the names of their files.
     """
 
     def __init__(self, folder: Path, task: str, class_names: Sequence[str]) -> None:

@@ -204,7 +204,11 @@ class Task(abc.ABC):
         return model
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Return AdamW on a one-cycle schedule, with clipped gradients and the task's settings."""
+        """Return AdamW on a one-cycle schedule, with gradients clipped to a global norm of 1.
+
+        The fields `steps`, `learning_rate`, `weight_decay`, `part_rates`, `frozen`, `ema` and
+        `accumulate` of the task set its properties.
+        """
 
         def adamw(factor: float = 1.0) -> optax.GradientTransformation:
             schedule = optax.cosine_onecycle_schedule(

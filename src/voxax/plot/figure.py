@@ -201,7 +201,8 @@ def draw_panel(
     """Draw a view with point colors uint8 [M, 3]; return the y pixel of the view's upper edge.
 
     The upper left corner of the panel is at pixel `place`. The panel is at least `height` pixels
-    high, and the view is vertically centered in the panel.
+    high, and the view is vertically centered in the panel. A view from above (`perspective` is
+    False) also gets a scale bar, and arrows with the names of the axes of `scene`.
     """
     (x, y), height = place, max(height, view.height)
     low = (height - view.height) // 2
@@ -408,7 +409,10 @@ class Sheet:
         self.text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
 
     def lines(self, lines: np.ndarray, color: str, style: str, width: float, panel: Panel) -> None:
-        """Draw M line segments [M, 2, 2] in pixels, clipped to a panel; `width` is in pixels."""
+        """Draw M line segments [M, 2, 2] in pixels, clipped to a panel; `width` is in pixels.
+
+        `style` is a line style of matplotlib.
+        """
         collection = require("matplotlib.collections").LineCollection(
             lines, colors=color, linestyles=style, linewidths=width * 72 / DPI, zorder=2
         )
