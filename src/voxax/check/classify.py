@@ -54,7 +54,10 @@ _FLAGS = {
 
 
 def classify(question: Question) -> Finding:
-    """Return the finding (code, message, advice) for a read of a traced value in a JAX program."""
+    """Return the finding (code, message, advice) for a read of a traced value in a JAX program.
+
+    `question` is the record of the read.
+    """
     chain = enclosing(question.place.site)
     code, subject = _code(question, chain)
     text = _message(code, question)
@@ -72,7 +75,10 @@ def classify(question: Question) -> Finding:
 
 
 def classify_torch(question: Question) -> Finding:
-    """Return the finding (code, message, advice) for a read of a tensor's value in PyTorch."""
+    """Return the finding (code, message, advice) for a read of a tensor's value in PyTorch.
+
+    `question` is the record of the read.
+    """
     chain = enclosing(question.place.site)
     code, subject = _torch_code(question, chain)
     text = _message(code, question)

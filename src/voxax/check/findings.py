@@ -18,7 +18,11 @@ from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
-    """How well a function compiles to one static program; members are sorted from best to worst."""
+    """How well a function compiles to one static program; members are sorted from best to worst.
+
+    ``PER_VALUE`` needs one program for each value of some Python argument. ``BOUNDED`` has a size
+    that depends on values of arrays, but that has an upper bound.
+    """
 
     STATIC = "static"
     PER_VALUE = "static per value"
@@ -139,7 +143,7 @@ CODES = {row[0]: Code(*row) for row in _TABLE}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A problem at one place in the source that keeps a function from being a good static program.
+    """A problem in the source that prevents one static program, or makes it slow or wrong.
 
     Attributes:
       code: the code of the problem, e.g. ``VX101``; see :data:`voxax.check.CODES`.
@@ -178,7 +182,10 @@ class Finding:
         module: str = "",
         reason: str = "",
     ) -> Finding:
-        """Make a finding at the place `where`; the other arguments are its attributes."""
+        """Make a finding at `where`: a site in the source, or a place, which also has the callers.
+
+        The other arguments are attributes of the finding.
+        """
         site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
         return cls(code, site, message, fix=fix, module=module, callers=callers, reason=reason)
 

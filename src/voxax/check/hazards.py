@@ -25,11 +25,11 @@ _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 def equations(
     jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
 ) -> Iterator[tuple[Any, str, Any, Place | None]]:
-    """Yield ``(equation, name scope, jaxpr, place)`` of each equation in `jaxpr`, also nested ones.
+    """Yield ``(equation, name scope, jaxpr, place)`` for each equation, also of nested jaxprs.
 
     The yielded jaxpr directly contains the equation. The place is the user's line that traced the
-    equation. `scope` and `call` are the name scope and the place of the call of the argument
-    `jaxpr`. The library `own`, if any, counts as the user's code.
+    equation. If the argument `jaxpr` is the body of a call, `scope` and `call` are the name scope
+    and the place of that call. The library `own`, if any, counts as the user's code.
     """
     for equation in jaxpr.eqns:
         inner = scope_in(equation, scope)
@@ -42,8 +42,8 @@ def equations(
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
     """Find callbacks, transfers, large constants and dtype promotions in a closed jaxpr.
 
-    A finding is at `definition` if its place in the user's code is unknown. `own` is as in
-    :func:`equations`.
+    `definition` is the site of the checked function. A finding is there if its place in the user's
+    code is unknown. `own` is as in :func:`equations`.
     """
     found = _constants(closed, definition, own)
     for equation, scope, jaxpr, where in equations(closed.jaxpr, own):

@@ -77,12 +77,16 @@ def forward_of(target: Any) -> Any:
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the positional parameters, or no names if Python does not know them."""
+    """Return the names of a function's positional parameters, or [] if its signature is unknown."""
     return [p.name for p in _known(function) if p.kind in _POSITIONAL]
 
 
 def position_names(function: Callable[..., Any], count: int) -> list[str]:
-    """Return names for ``count`` positional arguments: ``x``, and ``sizes[0]`` for ``*sizes``."""
+    """Return names for the first `count` positional arguments of a call of `function`.
+
+    A name is the one of the parameter, such as ``x``, or ``sizes[0]`` for ``*sizes``. Arguments
+    without a known parameter are ``args[0]`` and so on.
+    """
     names = parameters(function)[:count]
     rest = [p.name for p in _known(function) if p.kind is inspect.Parameter.VAR_POSITIONAL]
     first = len(names) if rest else 0

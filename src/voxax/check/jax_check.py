@@ -144,10 +144,10 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Trace the function as ``jax.jit`` does, with the numbers named in `held` static.
+    """Trace the subject's function as ``jax.jit`` does, with the example arguments `arguments`.
 
-    The result contains places in the user's code. Code of the library `own`, if any, counts as the
-    user's.
+    `held` has the names of the Python numbers that are static. The result contains places in the
+    user's code. Code of the library `own`, if any, counts as the user's.
     """
     places: list[tuple[Place, str]] = []
 
@@ -286,9 +286,10 @@ def of_numbers(questions: Sequence[Question], numbers: frozenset[str]) -> list[Q
 
 
 def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> frozenset[str]:
-    """Add requests for values to `decided`, and return all argument names in `decided`.
+    """Merge requests for values into `decided`, and return all argument names in `decided`.
 
-    Requests at one site become one request, with the argument names of all.
+    `decided` has one request for each site, and is changed. Requests at one site become one
+    request, with the argument names of all.
     """
     for question in questions:
         site = question.place.site

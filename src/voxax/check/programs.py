@@ -286,12 +286,13 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
 def fed_back(
     subject: Subject, arguments: Arguments, held: frozenset[str], program: Any, site: Site
 ) -> list[Finding]:
-    """Report state that is a number in the first call, but an array in the function's result.
+    """Report state that is a Python number in the first call, but an array in the result.
 
-    When the result is passed to the next call, another program is compiled. An argument is state if
-    the function returns a variable of the argument's name. A tree of several leaves is also state
-    if a tree of its structure is returned at the same position. `program` is the result of tracing
-    the function, and the findings are at `site`.
+    State is an argument whose next value the function returns. The second call gets an array, so it
+    compiles another program. An argument counts as state if the function returns a variable of the
+    argument's name. A tree of several leaves also counts if a tree of its structure is returned at
+    the same position. Numbers named in `held` are static and not reported. `program` is the
+    :class:`Traced` of the function, and the findings are at `site`.
     """
     if subject.first or program.result is None:
         return []

@@ -56,10 +56,10 @@ class Recording:
     """The requests for values in one run of a function, and the answers that it got.
 
     `turned` has the branches that take the opposite side at their first request. `questions` has
-    one request for each place, kind and asking function. `answers` has all answers in order.
-    `error` is ``(error, its place)`` if an error ended the run early, or None. `large` is True if
-    some result is too large to compute. `texts` has the requests for the text of a value, which
-    matter only if the function uses the text as a name or a key.
+    one request for each combination of site, kind and library function that asks. `answers` has all
+    answers in order. `error` is ``(error, its place)`` if an error ended the run early, or None.
+    `large` is True if some result is too large to compute. `texts` has the requests for the text of
+    a value, which matter only if the function uses the text as a name or a key.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -115,8 +115,8 @@ def record_all(
 
     The function runs once for the example values, then again with branches that take the opposite
     side. `held` has the names of the Python numbers that are static. `own` is the library that
-    contains the function, or None. `module_of` returns the submodule of a frame. `one_pass` runs
-    the function once and records it; None runs it on tracers of JAX.
+    contains the function, or None. `module_of` returns the path of the submodule that runs in a
+    Python frame. `one_pass` runs the function once and records it; None runs it on tracers of JAX.
 
     Returns:
       ``(the recording of the run with the example values, the requests for values of all runs, why
@@ -209,8 +209,8 @@ def dry_run(
     Code of the library `own`, if any, counts as the user's.
 
     Returns:
-      A tuple of one element: ``(error, its place)``, or None if the run succeeds. If the run was
-      cut short, the result is None instead of the tuple.
+      ``(None,)`` if the run succeeds, or ``((error, its place),)`` if it fails. The result is None
+      if the run was cut short by the time limit or the limit of operations.
     """
 
     def handler(kind: str, tracer: Any, context: str) -> Any:

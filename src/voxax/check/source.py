@@ -28,7 +28,11 @@ Frame = tuple[types.CodeType, int]  # innermost instruction of one frame
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Site:
-    """A range of source code; lines and columns count from 1, and the end column is exclusive."""
+    """A range of source code, inside of the function that `function` names.
+
+    Lines and columns count from 1, and the end column is exclusive. `function` is empty if the
+    function is unknown.
+    """
 
     file: str
     line: int

@@ -52,7 +52,10 @@ class Report:
         return tuple(f for f in self.findings if f.ignored is None)
 
     def fails(self, on: str = "error") -> bool:
-        """Return True if a finding is at least as severe as ``on``, or if verification fails."""
+        """Return True if a finding is at least as severe as ``on``, or if verification fails.
+
+        `on` is ``error``, ``warning`` or ``note``. Findings that the source ignores do not count.
+        """
         limit = _SEVERITIES.index(on)
         wrong = self.verification is not None and not self.verification.holds
         return wrong or any(_SEVERITIES.index(f.severity) <= limit for f in self.counted)

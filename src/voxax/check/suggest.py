@@ -55,10 +55,12 @@ def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, libr
 def suggested_later(
     number: ast.Assign, chain: Sequence[ast.AST], cut: ast.AST | None, library: str
 ) -> str:
-    """Return code that replaces the assignment `number` and a later slice that the number bounds.
+    """Return code that replaces an assignment of a number and a later slice with this bound.
 
-    The code is empty if no replacement is known. `cut` is the subscript with the slice, and `chain`
-    has the syntax nodes that contain the use of the assigned name, innermost first.
+    `number` is the assignment, such as ``n = mask.sum()``. `cut` is the subscript with the slice,
+    such as ``x[:n]``. `chain` has the syntax nodes that contain the use of the assigned name,
+    innermost first. `library` is ``jnp`` or ``torch``. The code is empty if no replacement is
+    known.
     """
     later = suggested("VX104", chain, cut, library)
     if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):

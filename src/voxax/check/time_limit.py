@@ -48,7 +48,10 @@ _limit = _Limit()
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Return a context in which all searches of this thread together take at most ``seconds``."""
+    """Return a context in which all searches for findings in this thread take at most ``seconds``.
+
+    The limit is on their total time.
+    """
     before = _limit.seconds, _limit.end
     _limit.seconds, _limit.end = seconds, time.monotonic() + seconds
     try:
@@ -58,7 +61,10 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def end(share: float = 1.0) -> float:
-    """Return the ``time.monotonic()`` at which `share` of the search's time limit has passed."""
+    """Return the ``time.monotonic()`` at which `share` of the search's time limit has passed.
+
+    The limit is that of :func:`within`. Outside of it, the search is assumed to begin at this call.
+    """
     seconds = _limit.seconds
     last = time.monotonic() + seconds if _limit.end is None else _limit.end
     return last - (1 - share) * seconds

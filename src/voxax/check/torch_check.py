@@ -107,7 +107,13 @@ def subject_of(target: Any) -> TorchSubject:
 
 
 def initialized(target: Any, inputs: Inputs) -> Any:
-    """Return an initialized copy of a module with lazy parameters; other targets unchanged."""
+    """Return a copy of a module with lazy parameters, initialized by a call with the inputs.
+
+    Any other target is returned unchanged.
+
+    Raises:
+      InputError: a module with lazy parameters cannot be copied.
+    """
     if not isinstance(target, torch.nn.Module):
         return target
     lazy = torch.nn.parameter.is_lazy
@@ -484,7 +490,10 @@ def nodes_of(program: Any) -> Iterator[Any]:
 
 
 def is_sized(node: Any) -> bool:
-    """Return True for a node that reads a value, or whose result's size depends on values."""
+    """Return True for a node of an exported program whose result has a data-dependent size.
+
+    Also return True for a node that reads the value of a tensor into Python.
+    """
     target = node.target
     tags = getattr(target, "tags", ())
     if torch.Tag.data_dependent_output in tags:

@@ -144,9 +144,11 @@ def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True for a function of PyTorch that reads values of tensors also in compiled programs.
+    """Return True if a function of PyTorch needs values of tensors, also in compiled programs.
 
-    Some functions read values only to check arguments, and not when tensors have no values.
+    The function is applied to tensors without values. It needs values if this raises an error, or
+    if a result or its size depends on values. A function that reads values only to check its
+    arguments does not need them.
     """
     try:
         return _is_sized(_without_values(function, args, kwargs))

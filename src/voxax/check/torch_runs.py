@@ -231,10 +231,12 @@ def one_pass(
     end: float,
     earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
-    """Run the module once and record it; see :func:`voxax.check.recording.record_all`.
+    """Run the module once and record it, for :func:`voxax.check.recording.record_all`.
 
-    A run that computes only shapes is repeated with values if the module reads values. `earlier`
-    maps ids of tensors that an earlier call stored to functions that return the tensors.
+    `held`, `own` and `module_of` are described there. `turned` has the branches that take the
+    opposite side, and `end` is the ``time.monotonic()`` at which the run must have ended. A run
+    that computes only shapes is repeated with values if the module reads values. `earlier` maps ids
+    of tensors that an earlier call stored to functions that return the tensors.
     """
     computes, recording = subject.computes(), Watched(turned)
 
@@ -279,9 +281,11 @@ def one_pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return ``{id: (weak reference, frames)}`` of tensors that a run made and that still exist.
+    """Return the tensors that a recorded run made and something still refers to.
 
-    The frames are those that made the tensor, innermost first.
+    The result is ``{id: (weak reference, frames)}``. The frames are those that made the tensor,
+    innermost first. `watch` is the record of the run. Inputs, captured tensors, and parameters and
+    buffers of the module are left out.
     """
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
@@ -339,7 +343,10 @@ class _AsModule(torch.nn.Module):
 def exported(
     subject: TorchSubject, arguments: Arguments, values: list[Any] | None = None
 ) -> tuple[Any, Exception | None]:
-    """Return ``(program, None)`` from ``torch.export`` of the module, or ``(None, error)``."""
+    """Return ``(program, None)`` from ``torch.export`` of the module, or ``(None, error)``.
+
+    `values` are the leaves of the arguments to export with; None takes copies of the examples.
+    """
     target = subject.target
     is_module = isinstance(target, torch.nn.Module)
     # Export gives tensors without values to the program, so it cannot write to the parameters.

@@ -132,7 +132,10 @@ def symbolic(value: Any, name: str) -> Any:
 
 
 def size_number(value: int, other: int, origins: tuple[Any, ...]) -> Any:
-    """Return a symbolic size: ``value`` for the example data, and ``other`` for other data."""
+    """Return a symbolic size: ``value`` for the example data, and ``other`` for other data.
+
+    `origins` are the origins of the tensors that have this size.
+    """
     return torch.SymInt(Node(value, frozenset(), origins, other))
 
 
@@ -154,9 +157,12 @@ def plain(value: Any) -> Any:
 
 
 def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
-    """Return True if shapes of a function's results change if the float argument ``name`` doubles.
+    """Return True if shapes of a function's results depend on a float argument of the program.
 
-    None means that the function needs values of tensors, so the answer is unknown.
+    `func` is the function, and `args` and `kwargs` are its arguments. `name` is the name of the
+    float argument of the checked program. The function is applied twice, the second time with the
+    symbolic floats that were computed from this argument doubled. The result is None if the
+    function fails, for example because it needs values of tensors.
     """
 
     def shapes(factor: int) -> list[Any]:
@@ -262,7 +268,11 @@ class Twins:
                 tensor._voxax_twin = twin
 
     def sizes(self, func: Any, args: Any, kwargs: Any, value: Any, origins: tuple[Any, ...]) -> Any:
-        """Return `value`, a size that `func` returned, with its data-dependent numbers symbolic."""
+        """Return `value`, a size that `func` returned, with its data-dependent numbers symbolic.
+
+        `func` was called with `args` and `kwargs`. `origins` are the origins of the symbolic
+        numbers.
+        """
         twin = twin_of(args[0]) if args else None
         # The shape is the only attribute to compare: `is_meta`, for one, always differs.
         counted = type(value) is int and getattr(func, "__name__", "") in _SIZES
@@ -276,7 +286,10 @@ class Twins:
         )
 
     def counts(self, name: str, args: Any) -> bool:
-        """Return True if the function `name` iterates over an axis whose length depends on data."""
+        """Return True if PyTorch's function `name` iterates over an axis of data-dependent length.
+
+        The axis is the first of ``args[0]``. Only ``__iter__`` and ``unbind`` iterate.
+        """
         twin = twin_of(args[0]) if args and name in ("__iter__", "unbind") else None
         return twin is not None and twin.shape[:1] != args[0].shape[:1]
 

@@ -208,7 +208,11 @@ def _listed(constant: Any) -> Any:
 
 
 def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
-    """Return input leaves for the run `seed`; numbers not named in `held` become tensors."""
+    """Return the input leaves of verification run number `seed`.
+
+    Floating-point tensors have the example values in run 0, and are permuted and scaled in other
+    runs. Python numbers that are not named in `held` become tensors, and grow with `seed`.
+    """
     return [_vary(leaf, held, seed) for leaf in arguments.leaves]
 
 

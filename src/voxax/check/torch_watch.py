@@ -215,7 +215,11 @@ class Watch:
                 tensor.detach_()
 
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
-        """Report a read of a tensor's value to the handler, and return the handler's answer."""
+        """Report a read of a tensor's value to the handler, and return the handler's answer.
+
+        `kind` and `api` are attributes of :class:`Asked`. `value` is the true value, or None if
+        there is none.
+        """
         call = self.call
         frame, frames = self.where(2)
         of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
@@ -227,7 +231,9 @@ class Watch:
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
         """Report a read of a symbolic number to the handler, and return the handler's answer.
 
-        Reads as a float are only noted, and get the true value.
+        Some reads are only noted and get the true value: reads as a float, and reads by functions
+        that turn the number into a tensor or another symbolic number, such as ``torch.tensor``.
+        `kind` is as in :class:`voxax.check.torch_sizes.asking`.
         """
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None

@@ -43,11 +43,14 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Report voxel sets, arguments or computed ones, with a far too large capacity.
+    """Report voxel sets whose capacity is far larger than the examples need.
 
-    The capacity is too large if it is more than twice the default capacity for the example with the
-    most voxels. All rows of the capacity take memory, and on accelerators also time. Small
-    capacities, and those that a plan chooses on CPUs, are not reported.
+    The sets are arguments, or computed by the subject from such arguments. A capacity is too large
+    if it is more than twice the default capacity for the example with the most voxels. All rows of
+    the capacity take memory, and on accelerators also time. Small capacities, and those that a plan
+    chooses on CPUs, are not reported. `held` has the names of the Python numbers that are static. A
+    finding is at `site` if no other place is known. Code of the library `own`, if any, counts as
+    the user's.
     """
     if not _given(examples[0]):
         return []

@@ -103,9 +103,10 @@ _RULE_OF_SIGN = {name: rule for rule, names in _RULES_OF_SIGNS.items() for name 
 def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]]]) -> Sign:
     """Infer the sign of a value from the operations that computed it.
 
-    `made_by` returns the sign of a value if it is known. Otherwise it returns ``(operation,
-    operands)``, by which the value was computed. The operation is a name of JAX or PyTorch, or a
-    rule: a key of ``_RULES_OF_SIGNS``, ``even power`` or ``rounded``.
+    `made_by` is a function of a value. It returns the value's sign if that is known, or else
+    ``(operation, operands)``, by which the value was computed. The operation is a name of JAX or
+    PyTorch, such as ``exp``, or the name of a rule: a key of ``_RULES_OF_SIGNS``, ``even power`` or
+    ``rounded``. Other names give `Sign.ANY`.
     """
     known: dict[int, Sign] = {}
 

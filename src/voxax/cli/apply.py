@@ -20,7 +20,8 @@ from voxax.io.annotated import AnnotatedScan
 class Trained:
     """Network of a checkpoint, ready to predict scenes.
 
-    The kernel maps that the network needs are determined once, with the first scene.
+    The plan of the network's kernel maps is made for the first predicted scene, and reused for
+    later scenes.
 
     Args:
       checkpoint: the folder of the checkpoint.

@@ -80,10 +80,10 @@ def bench(
 def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
     """Return ``(function, *shapes)``: a function that runs a model, and its arguments' shapes.
 
-    The model and its voxels are those of a :class:`Workload` with these `arguments` and `file`.
-    `shapes` has one pytree of ``jax.ShapeDtypeStruct`` for each argument of the function. All
-    convolutions use `algorithm`; None lets voxax choose. :func:`voxax.predict.count_all` calls
-    ``to_compile`` in another process.
+    The model and its voxels are those of ``Workload(file=file, **arguments)``, with array sizes as
+    on an accelerator. `shapes` has one pytree of ``jax.ShapeDtypeStruct`` for each argument of the
+    function. All convolutions use `algorithm`; None lets voxax choose.
+    :func:`voxax.predict.count_all` calls ``to_compile`` in another process.
     """
     import contextlib
 
@@ -104,12 +104,12 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
 
 def passes_of(kernel: CompiledKernel) -> float | None:
-    """Return the main loop's passes per stripe of a window kernel; None for any other kernel.
+    """Return the mean number of loop passes per stripe of a window kernel; None for another kernel.
 
     A window kernel is a Pallas TPU kernel of implicit GEMM. Its rows are cut into stripes, a stripe
-    into groups, and a group into tiles. The loop is assumed to make one pass for each group. So the
-    result is the number of groups divided by the number of stripes. Both are known from the lengths
-    of two operands of the kernel, which are fields of :class:`Visits`.
+    into groups, and a group into tiles. Its main loop is assumed to make one pass for each group.
+    The numbers of groups and stripes follow from the lengths of the operands ``first`` and
+    ``bounds``, see :class:`voxax.kernels.implicit_gemm.tpu_kernel.Visits`.
     """
     lists = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 1]
     if not kernel.is_pallas or len(lists) != _LISTS or lists[2] != lists[3]:

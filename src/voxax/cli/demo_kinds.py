@@ -63,7 +63,8 @@ def dtype_for(info: HardwareInfo) -> str:
 class DemoKind(abc.ABC):
     """Base class of the demo of one task: its scenes, settings and pictures.
 
-    `kind` is the task's class. The fields are options of ``voxax demo`` with their default values.
+    `kind` is the class of the task. The other fields are the default values of the options of
+    ``voxax demo`` that have the same names.
     """
 
     kind: ClassVar[type[Task]]
@@ -76,7 +77,10 @@ class DemoKind(abc.ABC):
 
     @abc.abstractmethod
     def streets(self, seed: int) -> Scenes:
-        """Return the tasks that simulate the training and validation streets for `seed`."""
+        """Return the training and validation streets, as tasks that simulate them when called.
+
+        `seed` selects the training streets. The validation streets are always the same.
+        """
 
     @abc.abstractmethod
     def task(
@@ -84,14 +88,16 @@ class DemoKind(abc.ABC):
     ) -> Task:
         """Return the settings of the training of a network for the classes `names`.
 
-        `samples` are training scenes. `width` is the factor on the network's channels, and `dtype`
-        the name of the type in which its layers compute.
+        `samples` are training scenes, for example to count the points of each class. `width` is the
+        factor on the network's channels, and `dtype` the name of the type in which its layers
+        compute.
         """
 
     def compare(self, task: Any, score: Score, train: Sequence[Any], scenes: Sequence[Any]) -> None:
         """Score a simpler method on `scenes`, and store the result in `score` as its baseline.
 
-        The method may learn from the scenes `train`. By default nothing is stored.
+        `task` has the settings of the trained network. The method may learn from the scenes
+        `train`. By default nothing is stored.
         """
         del task, score, train, scenes
 
@@ -101,7 +107,8 @@ class DemoKind(abc.ABC):
     ) -> None:
         """Write ``demo.png`` and ``demo.html`` to `out`: a validation scene and its prediction.
 
-        Both have the title `title` and show the validation score `score`.
+        Both have the title `title` and show the validation score `score`. `task` has the settings
+        of the trained network.
         """
 
     def _common(self, names: tuple[str, ...], width: float, dtype: str) -> dict[str, Any]:

@@ -97,7 +97,11 @@ class BoxPreparation:
         return cloud.select(Region(self.low, self.high, self.voxel_size).holds(cloud.positions))
 
     def truth(self, objects: Objects) -> Objects:
-        """Return the objects of known classes whose centers are in the region's x and y range."""
+        """Return the objects that the network should find.
+
+        These are the objects of the classes `class_names` whose box has only finite numbers, and
+        whose center is in the region in x and y.
+        """
         boxes = objects.boxes
         center = boxes[:, :2]
         kept = np.isin(objects.classes, self.class_names) & np.isfinite(boxes[:, :7]).all(axis=1)
@@ -308,8 +312,9 @@ class Detection(Task):
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
         """Return the predicted boxes of one scene, with class names and scores.
 
-        The arguments have one row for each box, and `classes` has class numbers. Rows where `valid`
-        is False are left out.
+        The arguments have one row for each box: `boxes` ``[rows, columns]``, `scores`, the class
+        numbers `classes`, and the mask `valid`, each ``[rows]``. Rows where `valid` is False are
+        left out.
         """
         names = np.asarray(self.class_names)[classes[valid]]
         return Objects(boxes[valid], names, scores[valid])

@@ -47,7 +47,10 @@ _PACKINGS = 64
 
 
 class Trace(contextlib.ExitStack):
-    """Context manager that traces training steps 2 to 6 with JAX's profiler; step 1 compiles."""
+    """Context manager that traces training steps 2 to 6 with JAX's profiler; step 1 compiles.
+
+    The trace is written to `folder`; None writes no trace.
+    """
 
     FIRST, LAST = 2, 6
 
@@ -86,7 +89,11 @@ def check_batch(task: Task, batch_size: int, devices: int) -> None:
 
 
 def check_order(checkpoint: Path, **order: int) -> None:
-    """Raise InputError if the seed or batch size in `order` differs from the checkpoint's."""
+    """Raise InputError if the seed or batch size differs from the one that a checkpoint stores.
+
+    `order` has both by name. They determine the order of the training scenes. `checkpoint` is the
+    folder of the checkpoint.
+    """
     before = load_description(checkpoint).get("order", {})
     if not isinstance(before, dict):
         raise FileFormatError(
@@ -205,11 +212,12 @@ class Learning:
         return {"seed": self.seed, "batch_size": self.batch_size}
 
     def fit(self, scenes: Sequence[Any]) -> None:
-        """Choose the array capacities of all network levels, large enough for the sample scenes.
+        """Choose the array capacities of all levels of the network, large enough for sample scenes.
 
-        The samples are augmented and packed as in training. The margin is 30 %, because a step that
-        exceeds a capacity costs another compilation. A resumed run on the same number of devices
-        takes the capacities of its checkpoint instead, so that it gives the same bits.
+        `scenes` are the samples. They are augmented and packed into batches as in training. The
+        margin is 30 %, because a step that exceeds a capacity costs another compilation. A resumed
+        run on the same number of devices takes the capacities of its checkpoint instead, so that it
+        gives the same bits.
         """
         if self._fitted_for == self.devices:
             draft = Prepare(scenes[0], self.preparation)()

@@ -102,8 +102,8 @@ class KeptObjects:
     Attributes:
       folder: folder of the files.
       key: hash of the scans and settings; the names of the files begin with it.
-      classes: names of the classes.
-      attributes: names of the point attributes that are kept.
+      classes: names of the classes of the stored objects.
+      attributes: names of the point attributes, such as intensity, that are stored with the points.
     """
 
     folder: str
@@ -142,7 +142,7 @@ class KeptObjects:
         return [CutObjects(scan, self.classes, self.attributes) for scan in scans]
 
     def is_there(self) -> bool:
-        """Return whether the folder contains complete files for these scans and settings."""
+        """Return whether the two files for this `key` can be read and contain objects."""
         try:
             return bool(self.bank().objects)
         except (OSError, EOFError, ValueError, IndexError):
@@ -221,7 +221,10 @@ class KeptObjects:
 
 
 def remove_others(folder: Path, key: str = "") -> None:
-    """Remove the files of :class:`KeptObjects` in a folder, except for those with this key."""
+    """Remove the files of :class:`KeptObjects` in a folder, except for those with this key.
+
+    Without a key, remove the files of all keys.
+    """
     for path in folder.glob("*.npy"):
         if _NAMES.fullmatch(path.name) and not (key and path.name.startswith(key)):
             with contextlib.suppress(OSError):
@@ -230,15 +233,15 @@ def remove_others(folder: Path, key: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Pasted:
-    """Augmentation: add stored objects to an annotated scan, where their boxes overlap no others.
+    """Augmentation: paste stored objects into a scan, where their boxes overlap no other box.
 
-    Points of the scan within the added boxes are removed. Point attributes that are not stored with
-    the objects are removed too.
+    The scan has annotations. Its points within the pasted boxes are removed, and so are point
+    attributes that are not stored with the objects.
 
     Attributes:
       objects: the objects to choose from.
-      counts: largest number of objects of each class in a scan after pasting.
-      after: augmentation that is applied after the pasting.
+      counts: largest number of objects in a scan after pasting, by class name.
+      after: augmentation that is applied to the scan after the pasting.
     """
 
     objects: KeptObjects

@@ -179,9 +179,11 @@ def result_table(
     metrics: dict[str, Any],
     out: Path,
 ) -> None:
-    """Print a run's results: a table, facts from `metrics`, the paths of the files in `out`.
+    """Print the results of a run: a table, counts from `metrics`, and the paths of its files.
 
-    The last line is the command that uses the checkpoint of the run.
+    The table has the column names `names` and the cells `rows`. `metrics` is the content of
+    metrics.json, and `out` the folder of the run. The last line is the command that uses the run's
+    checkpoint.
     """
     print_table(names, rows, title)
     console = Console(highlight=False)

@@ -82,7 +82,11 @@ def class_names(given: str) -> tuple[str, ...]:
 
 
 def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
-    """Return the `count` comma-separated numbers in the text `given`; errors name `option`."""
+    """Return the `count` comma-separated finite numbers in the text `given`.
+
+    Raises:
+      InputError: the text is something else. The message names `option`.
+    """
     try:
         values = tuple(float(word) for word in given.split(","))
     except ValueError:

@@ -28,8 +28,8 @@ class Results(Protocol):
 
         Args:
           scan: task that reads the scan; its ``str`` is the scan's name.
-          read: the scan.
-          found: prediction for the scan.
+          read: the scan that this task returned.
+          found: prediction for the scan: labels of its points, or boxes.
         """
 
     def close(self) -> Path:
@@ -40,7 +40,7 @@ class Results(Protocol):
 class ScanFiles:
     """Writer of one file for each scan into a folder: labeled points, or the boxes as JSON.
 
-    If several scans have one name, a number is added to their file names.
+    If several scans have the same name, a number is added to the names of their files.
     """
 
     def __init__(self, folder: Path, task: str, class_names: Sequence[str]) -> None:

@@ -27,9 +27,13 @@ _COPIES = 3
 def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Make a run's folder, check that files can be written there, and return whether to resume.
 
-    If ``resume`` is set and the checkpoint has no complete step, because its first save was
-    interrupted, print a message and return False. Raise InputError if the folder contains a run and
-    neither ``resume`` nor ``overwrite`` is set.
+    The result is `resume`, with one exception: if the checkpoint has no complete step, because its
+    first save was interrupted, print a message and return False.
+
+    Raises:
+      InputError: the folder contains a run and neither `resume` nor `overwrite` is set, both are
+        set, or files cannot be written.
+      FileFormatError: `resume` is set, but there is no checkpoint.
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")

@@ -40,9 +40,11 @@ MIN_POINTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Simulate:
-    """Task (picklable callable): simulate a LiDAR sweep; drop points farther than ``RADIUS``.
+    """Task (picklable callable): simulate a LiDAR sweep of a street, with a label for each point.
 
-    Points have labels; if `boxed` is True, objects also have boxes.
+    If `boxed` is True, vehicles, poles and persons also have boxes. `seed` determines the street,
+    and `sensor` names the beam pattern. Points ``RADIUS`` meters or more from the origin in x and y
+    are dropped.
     """
 
     seed: int
@@ -58,7 +60,10 @@ class Simulate:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Task (picklable callable): read a `scan`, drop points beyond `radius` in the x-y plane."""
+    """Task (picklable callable): read a scan, and drop the points far from the origin in x and y.
+
+    `scan` is the task that reads the scan. Points with a distance of at least `radius` are dropped.
+    """
 
     scan: Any
     radius: float
@@ -89,7 +94,7 @@ class Prepare:
       scene: a scene, or the task that makes it.
       preparation: function from a scene to an example, such as :class:`Preparation`.
       seed: seed of the augmentation; None omits the augmentation.
-      transform: augmentation; None for no augmentation.
+      transform: augmentation, a function of ``(scene, NumPy generator)``; None for no augmentation.
     """
 
     scene: Any
@@ -138,7 +143,11 @@ class Scenes:
 
 
 def near_origin(positions: np.ndarray) -> np.ndarray:
-    """Return positions, minus their minimum if the magnitude of a coordinate exceeds 10,000."""
+    """Return the positions ``[N, 3]``, moved to the origin if they are far from it.
+
+    Far means that the magnitude of a coordinate exceeds 10,000. The minimum of each axis is then
+    subtracted.
+    """
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
@@ -147,8 +156,8 @@ def simulated(
 ) -> Scenes:
     """Return tasks that simulate `train` and `validation` labeled streets, with disjoint seeds.
 
-    `boxed` names the classes of the objects that get boxes. If it is empty, the streets have no
-    boxes, but a label for each point.
+    `seed` selects the training streets. The validation streets are always the same. `boxed` names
+    the classes of the objects that get boxes; if it is empty, the streets have no boxes.
     """
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
@@ -244,9 +253,10 @@ class Mixing:
     pasted: tuple[int, ...] = ()
 
     def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the clouds to augment, each with parts of the next cloud if PolarMix is set.
+        """Return the clouds before their augmentation, mixed by PolarMix unless `pasted` is empty.
 
-        The last cloud gets parts of the first. Without PolarMix, the clouds are unchanged.
+        PolarMix adds parts of the next cloud to each cloud, and parts of the first to the last.
+        `seed` is the seed of its random choices.
         """
         if not self.pasted:
             return list(clouds)
@@ -258,9 +268,10 @@ class Mixing:
         ]
 
     def after(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the augmented clouds, or with probability `mix3d` one cloud for each pair of them.
+        """Return the augmented clouds, joined in pairs by Mix3D with probability `mix3d`.
 
-        One random number decides for all clouds of the step. An unpaired last cloud is unchanged.
+        One random number, which `seed` determines, decides for all clouds of the step. An unpaired
+        last cloud is unchanged.
         """
         if np.random.default_rng((seed, 2)).random() >= self.mix3d:
             return list(clouds)

@@ -46,6 +46,8 @@ class SplitData:
     def check_classes(self, names: Sequence[str], network: str) -> None:
         """Raise :class:`voxax.InputError` if a network has other classes than the data set.
 
+        The order of the classes must be the same too.
+
         Args:
           names: class names of the network.
           network: name of the network in the message.

@@ -179,7 +179,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
-        """Predict an example or batch by `trainer`; yield ``(truth, prediction)`` of each scene."""
+        """Predict an example or batch by `trainer`; yield ``(truth, prediction)`` of each scene.
+
+        Both are in the form that :meth:`Score.add` of the task's score takes, such as labels or
+        boxes.
+        """
 
     @abc.abstractmethod
     def score(self) -> Score:
@@ -200,7 +204,11 @@ class Task(abc.ABC):
         return model
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Return AdamW on a one-cycle schedule, with clipped gradients and the task's settings."""
+        """Return AdamW on a one-cycle schedule, with gradients clipped to a global norm of 1.
+
+        The fields `steps`, `learning_rate`, `weight_decay`, `part_rates`, `frozen`, `ema` and
+        `accumulate` of the task set its properties.
+        """
 
         def adamw(factor: float = 1.0) -> optax.GradientTransformation:
             schedule = optax.cosine_onecycle_schedule(
@@ -223,7 +231,7 @@ class Task(abc.ABC):
     def trained_on(
         self, devices: int, alone: Any, shared: Any, *looked: Any, **options: Any
     ) -> Any:
-        """Return a trainer of :meth:`model`, for :meth:`trainer` of subclasses.
+        """Return a trainer of :meth:`model`; the methods :meth:`trainer` of subclasses call this.
 
         Args:
           devices: number of devices.

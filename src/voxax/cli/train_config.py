@@ -147,7 +147,7 @@ class Augment(_Table):
     paste_until: Share = _key("share of the steps after which nothing is pasted any more", 1)
 
     def transform(self) -> Transform:
-        """Return all augmentations that the table sets, as one function of a cloud."""
+        """Return all augmentations of the table as one function of ``(cloud, NumPy generator)``."""
         low, high = self.scale
         steps: list[Transform] = []
         if self.crop:
@@ -170,9 +170,10 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """Return the table's augmentations as one function of an annotated scan.
+        """Return the table's augmentations as one function of ``(annotated scan, generator)``.
 
-        `layout` is the name of the data set's layout, which limits how far scans are turned.
+        The generator is NumPy's. `layout` is the name of the data set's layout, which limits how
+        far scans are turned.
         """
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
@@ -182,7 +183,7 @@ class Augment(_Table):
 
     @property
     def of_colors(self) -> list[str]:
-        """Names of the keys that are set and change colors."""
+        """Names of those keys of the table that change colors and are set."""
         given = {
             "auto_contrast": self.auto_contrast,
             "chromatic_translation": self.chromatic_translation,
@@ -318,9 +319,10 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the scan names that ``data.train`` or another key `name` gives, None if empty.
+        """Return the scan names that a key of the table ``[data]`` gives, or None if it is empty.
 
-        The key has a list of names, or the path of a text file with one name on each line.
+        `name` is the key, ``train`` or ``validation``. Its value is a list of names, or the path of
+        a text file with one name on each line.
         """
         given = getattr(self.data, name)
         if isinstance(given, tuple):
@@ -348,7 +350,10 @@ class TrainConfig(_Table):
         )
 
     def transform(self) -> Callable[[Any, Any], Any]:
-        """Return the augmentations that the file sets, as one function for scenes of the task."""
+        """Return the augmentations of the file as one function of ``(scene, NumPy generator)``.
+
+        A scene is an annotated scan if the task is ``detect``, and otherwise a cloud.
+        """
         own = self.augment
         return own.box_transform(self.data.format) if self.task == "detect" else own.transform()
 

@@ -344,9 +344,10 @@ def check_parts_of(config: TrainConfig, task: Task) -> None:
 
 
 def check_place_of_weights(config: TrainConfig) -> None:
-    """Raise InputError if ``model.weights`` or ``weights_part`` names no file or checkpoint.
+    """Raise InputError if there are no weights where the configuration says.
 
-    There is no error if the configuration sets neither key.
+    The key ``model.weights`` or ``model.weights_part`` gives the path of a file or of a checkpoint,
+    or a place such as ``hf://owner/name/file``. There is no error if neither key is set.
     """
     key, given = _given(config)
     place = _place(config, given)
@@ -366,7 +367,7 @@ def check_place_of_weights(config: TrainConfig) -> None:
 def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None, str]:
     """Return ``(network, codebase that wrote its weights)`` for the weights in the configuration.
 
-    It prints which weights were taken. If the configuration names no weights, the result is
+    It prints which weights were loaded. If the configuration names no weights, the result is
     ``(None, "")``.
     """
     key, given = _given(config)

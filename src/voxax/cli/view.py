@@ -144,7 +144,7 @@ def names_of(
 
 
 def boxes_of(path: Path) -> list[BoxKind]:
-    """Return the found and true boxes of a JSON file, or of the two files in a folder."""
+    """Return groups of boxes, found or true, from a JSON file or from the two files in a folder."""
     from voxax.io.box_file import FOUND, TRUE, read_boxes
     from voxax.plot.boxed import box_kinds
 

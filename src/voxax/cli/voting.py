@@ -18,10 +18,10 @@ Logits = Callable[[PointCloud], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Vote:
-    """Function that labels the points of a scan by the sum of several predictions.
+    """Function that labels the points of a scan by the summed probabilities of several predictions.
 
-    Tiles overlap by half, so each point is in four tiles. The network predicts one tile at a time,
-    and only the probabilities in a strip as wide as a tile are in memory.
+    Tiles overlap by half, so each point is in four tiles. The network predicts one tile at a time.
+    Memory holds only the probabilities of the points in a strip as wide as a tile.
 
     Attributes:
       tile: edge of a square tile in x and y in meters; 0 labels the scan as a whole.

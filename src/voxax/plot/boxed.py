@@ -50,6 +50,9 @@ def box_kinds(
     """Group the boxes to draw: a group of detected boxes per class, then one of true boxes.
 
     Detected boxes with a score below `min_score` and groups without boxes are left out.
+
+    Raises:
+      InputError: the class of a box is not in `class_names`.
     """
     kinds = []
     for objects in (found, truth):

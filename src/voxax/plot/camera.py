@@ -114,8 +114,9 @@ def compose(
 def drawn_box(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the lower and the upper corner, [3] float64 each, of the box of points to draw.
 
-    The box contains all points, except along axes where a few stray points (the long tails of a
-    LiDAR sweep, reflections below ground) would make the other points too small to see.
+    `points` is [N, 3], in axes that point right, away and up. The box contains all points, except
+    along axes where a few stray points (the long tails of a LiDAR sweep, reflections below ground)
+    would make the other points too small to see.
     """
     if len(points) == 0:
         return np.zeros(3), np.zeros(3)
@@ -162,7 +163,10 @@ def _axis_name(row: np.ndarray) -> str:
 
 
 def sample_rows(rows: int, most: int) -> np.ndarray:
-    """Return at most `most` of `rows` row numbers, sorted, chosen at random with a fixed seed."""
+    """Return `most` of the row numbers from 0 to ``rows - 1``, sorted, or all if there are fewer.
+
+    They are chosen at random with a fixed seed.
+    """
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))

@@ -124,7 +124,7 @@ class View:
     Attributes:
       raster: the rasterized points, or None if there are no points.
       scale: pixels per meter.
-      height, width: size in pixels of the picture.
+      height, width: size of the view in pixels.
       center: [2], the point of the image plane at the center of the view, in meters.
     """
 
@@ -201,7 +201,8 @@ def draw_panel(
     """Draw a view with point colors uint8 [M, 3]; return the y pixel of the view's upper edge.
 
     The upper left corner of the panel is at pixel `place`. The panel is at least `height` pixels
-    high, and the view is vertically centered in the panel.
+    high, and the view is vertically centered in the panel. A view from above (`perspective` is
+    False) also gets a scale bar, and arrows with the names of the axes of `scene`.
     """
     (x, y), height = place, max(height, view.height)
     low = (height - view.height) // 2
@@ -366,7 +367,10 @@ class Sheet:
         self._figure.figimage(image, xo=x, yo=bottom, origin="upper", zorder=-1)
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
-        """Write a column's name and a note to its right; the note's font shrinks to fit `width`."""
+        """Write a name and a note to its right at (x, y); the note's font shrinks to fit `width`.
+
+        `width` is the number of pixels for both texts.
+        """
         self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16
@@ -405,7 +409,10 @@ class Sheet:
         self.text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
 
     def lines(self, lines: np.ndarray, color: str, style: str, width: float, panel: Panel) -> None:
-        """Draw M line segments [M, 2, 2] in pixels, clipped to a panel; `width` is in pixels."""
+        """Draw M line segments [M, 2, 2] in pixels, clipped to a panel; `width` is in pixels.
+
+        `style` is a line style of matplotlib.
+        """
         collection = require("matplotlib.collections").LineCollection(
             lines, colors=color, linestyles=style, linewidths=width * 72 / DPI, zorder=2
         )

@@ -103,6 +103,9 @@ def labeled(
 
     The arguments are as the attributes of :class:`Labeled`, but positions may have any real dtype,
     and classes any integer dtype.
+
+    Raises:
+      InputError: an argument has a wrong shape, length or dtype, or a class has no name.
     """
     positions = checked_positions(positions)
     if isinstance(class_names, str):

@@ -31,7 +31,7 @@ class Stepped:
     Attributes:
       label: name of the number, shown beside the slider.
       count: number of values: the slider runs from 0 to ``count - 1``.
-      color: function of the number that returns the colors.
+      color: function of the number that returns a :class:`Coloring`.
     """
 
     label: str
