@@ -118,7 +118,7 @@ def spconv_offsets(
 
 @dataclasses.dataclass(frozen=True)
 class Spconv(peer.Peer):
-    """How spconv stores layers in state dicts.
+    """Description of how spconv stores layers in state dicts; other arguments as in ``Peer``.
 
     Attributes:
       layout: as in :func:`from_spconv`.

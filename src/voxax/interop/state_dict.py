@@ -28,7 +28,9 @@ COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group tensor names by their prefix before the last dot; leave out :data:`COUNTERS`.
+    """Group the names of tensors by layer: by the part of a name before its last dot.
+
+    Names that end in one of :data:`COUNTERS`, such as ``num_batches_tracked``, are left out.
 
     Returns:
       A dict from each prefix to a dict from the last part of a name to the full name.
@@ -72,12 +74,14 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """Return, for each layer, the key of its tensors in ``groups``: the prefix of their names.
+    """Find the tensors of each layer: return, for each of ``layers``, its key in ``groups``.
 
-    ``groups`` is from :func:`groups_of`, and ``names`` as in :func:`from_spconv`.
+    ``groups`` is the result of :func:`groups_of` for a state dict. A key is the part that the
+    names of a layer's tensors have in common, before the last dot. ``names`` is as in
+    :func:`from_spconv`.
 
     Raises:
-      InputError: as in :func:`peer_names`; or a layer has no group, or a group has no layer.
+      InputError: as in :func:`peer_names`; or a layer has no key, or a key has no layer.
     """
     if isinstance(names, str):
         if names != "order":
@@ -162,8 +166,9 @@ class PartReport:
 
     Attributes:
       taken: number of layers that were loaded.
-      kept: paths of the layers that were not loaded, each with a text on what the file has instead.
-      left: names of tensors of the file that no layer takes.
+      kept: one text for each layer that was not loaded: the layer's path, and what the file has in
+        place of its tensors.
+      left: names of the file's tensors that were loaded into no layer.
     """
 
     taken: int
@@ -174,10 +179,11 @@ class PartReport:
 def load_part(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> PartReport:
-    """Load the layers whose tensors all exist in the right shapes; return a report.
+    """Load the layers of ``model`` whose tensors all exist in the right shapes; return a report.
 
-    Other layers of ``model`` do not change. ``names`` is a function from a layer's path in
-    ``model`` to its name in ``state_dict``.
+    A layer for which ``state_dict`` has further tensors, such as a bias that the layer lacks, is
+    not loaded. Layers that are not loaded do not change. ``names`` is a function from a layer's
+    path in ``model`` to its name in ``state_dict``.
     """
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
@@ -252,7 +258,9 @@ def dump(
 def check_names(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> None:
-    """Check that a state dict has exactly the names and shapes that ``model`` takes.
+    """Raise InputError unless a state dict has exactly the tensors that ``model`` needs.
+
+    ``names`` is a function from a layer's path in ``model`` to its name in ``state_dict``.
 
     Raises:
       InputError: the message lists tensors that are missing, that no layer takes, or that have
@@ -299,9 +307,11 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return the version of the peer whose names and shapes most weights in ``state_dict`` have.
+    """Return the version of a library whose layout matches the most weights in ``state_dict``.
 
-    The versions are ``peer`` and ``peer.others()``.
+    The versions are ``peer`` and ``peer.others()``. If several match equally many, the first is
+    returned. A weight matches if it has the name and a shape that the version gives to a layer's
+    weight. ``names`` is a function from a layer's path in ``model`` to its name in ``state_dict``.
     """
     layers = find_layers(model)
     wanted = peer_names(layers, names)

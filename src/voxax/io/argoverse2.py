@@ -77,7 +77,7 @@ class Argoverse2Sweep:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that calling this object reads."""
+        """The paths of the sweep and of the log's boxes, which are read only if `labeled`."""
         return (str(self), f"{self.log}/{ANNOTATIONS}")
 
     def __str__(self) -> str:

@@ -148,7 +148,9 @@ def _named(folder: Path, name: str, classes: Sequence[str]) -> ClassifiedCloud:
 def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[ClassifiedCloud]:
     """Return one callable for each cloud in the HDF5 files that ``SPLIT_files.txt`` lists.
 
-    An HDF5 file has B clouds of N points as arrays ``data`` [B, N, 3] and ``label`` [B].
+    SPLIT is `split`, ``train`` or ``test``. `classes` are the names of the classes, of which
+    ``label`` has the indices. An HDF5 file has B clouds of N points as arrays ``data`` [B, N, 3]
+    and ``label`` [B].
     """
     h5py = import_extra("reading HDF5", "hdf5", "h5py")
     lists = existing_file(folder / f"{split}_files.txt")
@@ -221,7 +223,10 @@ _MOST_LISTED = 64 * MEBIBYTE
 
 @dataclass(frozen=True)
 class PartCloud(PathTask):
-    """Callable that reads one cloud of :class:`ShapeNetPart`, with labels if `labeled`."""
+    """Callable that reads the cloud of one ShapeNet object from the text file `path`.
+
+    If `labeled`, the label of a point is the index of its part, from 0 to 49.
+    """
 
     path: str
     labeled: bool = True
