@@ -54,7 +54,7 @@ class LayerWeights:
       path: path of attributes in the model, such as ``down_blocks.0.1.first.conv``.
       kind: kind of the layer. ``conv`` and ``depthwise`` are sparse convolutions; ``dense`` and
         ``dense_transposed`` are flax's convolutions on full grids. ``scale`` is a
-        :class:`voxax.nn.LayerScale`, and ``table`` is a :class:`voxax.nn.RelativeTable`.
+        ``LayerScale`` and ``table`` a ``RelativeTable`` of :mod:`voxax.nn.modules`.
       arrays: the variables that the layer has, by role, such as ``weight``.
       spec: the kernel spec of a convolution; None for other layers.
       is_cross: whether the layer is a convolution with ``kernel_shape="cross"``.
@@ -102,7 +102,7 @@ class LayerWeights:
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
     """Return the convolutions, linear layers and norms of ``model``, in the order of definition.
 
-    Also included are :class:`voxax.nn.RelativeTable`, :class:`voxax.nn.LayerScale`, and flax's
+    Also included are ``RelativeTable`` and ``LayerScale`` of :mod:`voxax.nn.modules`, and flax's
     linear layers, batch norms and convolutions on full grids. A layer with several paths in
     ``model`` is listed once, with the first path.
 

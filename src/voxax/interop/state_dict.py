@@ -46,7 +46,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
 def peer_names(
     layers: list[LayerWeights], names: Mapping[str, str] | Callable[[str], str] | None
 ) -> list[str]:
-    """Return the peer's name of each layer; ``names`` as in :func:`from_spconv`.
+    """Return the name in the peer of each of ``layers``; ``names`` is as in :func:`from_spconv`.
 
     Raises:
       InputError: an entry of ``names`` is the path of no layer and of no module with layers, or two
@@ -145,7 +145,10 @@ def _in_order(
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
-    """Load a state dict into ``model``; arguments and result as in :func:`from_spconv`."""
+    """Load a state dict of the library that ``peer`` describes into ``model``.
+
+    The other arguments and the result are as in :func:`from_spconv`.
+    """
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
     layers = _layers_of(model, peer)
@@ -236,7 +239,10 @@ def _read(
 def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of ``model`` by the peer's names; arguments as in :func:`to_spconv`."""
+    """Return the arrays of ``model`` as a state dict of the library that ``peer`` describes.
+
+    The other arguments are as in :func:`to_spconv`.
+    """
     layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
@@ -260,7 +266,8 @@ def check_names(
 ) -> None:
     """Raise InputError unless a state dict has exactly the tensors that ``model`` needs.
 
-    ``names`` is a function from a layer's path in ``model`` to its name in ``state_dict``.
+    Counters such as ``num_batches_tracked`` are ignored. ``names`` is a function from a layer's
+    path in ``model`` to its name in ``state_dict``.
 
     Raises:
       InputError: the message lists tensors that are missing, that no layer takes, or that have

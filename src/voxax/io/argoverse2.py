@@ -109,7 +109,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """Find the sweeps in an Argoverse 2 folder, by names of splits or logs (``val/LOG``)."""
+    """List the sweeps in an Argoverse 2 folder; names are of splits or logs (``val/LOG``)."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)

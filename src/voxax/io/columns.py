@@ -349,8 +349,9 @@ def named_rows(
     """Name the columns of an array [N, k]; return a dict from names to columns [N].
 
     `columns` are k names; a column with the name ``_`` is skipped. If `columns` is the number k or
-    None, :func:`voxax.io.columns.shown_names` guesses the names from the values. Another number of
-    columns than k raises FileFormatError. `source` is the name of the file, for messages.
+    None, :func:`voxax.io.columns.shown_names` guesses the names from the values. Raise
+    FileFormatError if `columns` has another number than k, or if k is below 3. `source` is the name
+    of the file, for messages.
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):

@@ -320,7 +320,7 @@ class KittiFrame(_Frame):
 
 
 class KittiObjectFolder(Layout):
-    """Find the frames in a KITTI folder, by names such as ``000123``.
+    """List the frames in a KITTI folder; their names are such as ``000123``.
 
     ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """
@@ -437,7 +437,7 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 
 
 class Waymo(KittiObjectFolder):
-    """Find the frames in a Waymo folder, by names such as ``0000000``.
+    """List the frames in a Waymo folder; their names are such as ``0000000``.
 
     ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """

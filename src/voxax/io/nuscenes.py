@@ -452,7 +452,9 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 
 
 class Nuscenes(Layout):
-    """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
+    """List the key frames with boxes of scenes in a nuScenes folder.
+
+    The names of :meth:`scans` are those of scenes, such as ``scene-0061``.
 
     The argument `folder` is as for :class:`NuscenesTables`. The argument `sweeps` is the number of
     sweeps that are joined for each key frame: its own sweep and the ``sweeps - 1`` before it.
@@ -541,7 +543,11 @@ class LidarsegScan(PathTask):
 
 
 class NuscenesLidarseg(Nuscenes):
-    """Find key frames with a label per point in a nuScenes folder, by scenes (``scene-0061``)."""
+    """List the key frames with a label per point of scenes in a nuScenes folder.
+
+    The arguments and the names of scenes are those of :class:`Nuscenes`. Only the sweep of the key
+    frame is read, whatever the number of `sweeps`.
+    """
 
     task = "segment"
     marks = ()  # same folders as nuScenes, so the caller must name the layout

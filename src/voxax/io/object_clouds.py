@@ -192,7 +192,11 @@ def _labels(file: Any, path: Path) -> np.ndarray:
 
 
 class ModelNet(Layout):
-    """Find a split (``train``, ``test``) or clouds (``airplane_0001``) in a ModelNet folder."""
+    """List the clouds in a ModelNet folder; one cloud is one object with its class.
+
+    The names of :meth:`scans` are a single split, ``train`` or ``test``, or clouds, such as
+    ``airplane_0001``.
+    """
 
     task = "classify"
     marks = (f"*{SHAPES}", "*/train/*.off")
@@ -245,7 +249,7 @@ class PartCloud(PathTask):
 
 
 class ShapeNetPart(Layout):
-    """Find the clouds with part labels in a ShapeNet folder, by names like ``02691156/NAME``."""
+    """List the clouds with part labels in a ShapeNet folder; names are like ``02691156/NAME``."""
 
     marks = ("synsetoffset2category.txt",)
     class_names = tuple(f"{name} {part}" for name, count in PARTS.items() for part in range(count))

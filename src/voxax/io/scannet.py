@@ -117,7 +117,7 @@ class ScanNetScene(PathTask):
 
 
 class ScanNet(Layout):
-    """Find the scenes in a ScanNet folder, with 20 classes, by names such as ``scene0000_00``.
+    """List the scenes in a ScanNet folder, with 20 classes; names are like ``scene0000_00``.
 
     Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
     splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
@@ -227,7 +227,7 @@ def _category_ids(path: Path) -> dict[str, int]:
 
 
 class ScanNet200(ScanNet):
-    """Find the scenes in a ScanNet folder as :class:`ScanNet`, but with labels of 200 classes."""
+    """List the scenes in a ScanNet folder as :class:`ScanNet`, but with labels of 200 classes."""
 
     marks = ()  # same folders as ScanNet, so the caller must name the layout
     class_names = SCANNET200_CLASS_NAMES
