@@ -43,7 +43,8 @@ SHAPES = "shape_names.txt"
 class ClassifiedCloud:
     """Callable that reads the cloud of one object; the label of all points is the object's class.
 
-    The points are moved and scaled: their mean is 0, and the largest distance from it is 1.
+    The points are moved and scaled: their mean is the origin, and the farthest point from the
+    origin has the distance 1.
 
     Attributes:
       path: the path of the file.

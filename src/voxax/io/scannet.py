@@ -121,7 +121,8 @@ class ScanNet(Layout):
 
     Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
     splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
-    next to these folders or in ``meta_data``.
+    next to these folders or in ``meta_data``. If such a file is missing, :meth:`split` raises
+    InputError; for ``test``, it returns the names of the scenes in ``scans_test``.
     """
 
     marks = ("scans/scene*", "scans_test/scene*")
