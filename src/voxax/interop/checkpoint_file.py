@@ -29,9 +29,10 @@ _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:
-    """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
+    """Convert ``value``, an array or a PyTorch tensor on any device, to a NumPy array of its dtype.
 
-    A tensor in host memory shares its memory with the array.
+    A tensor in host memory shares its memory with the array. ``name`` is the key of ``value`` in a
+    state dict, for messages.
 
     Raises:
       InputError: ``name`` is not a string; ``value`` has objects or text instead of numbers; or
@@ -92,11 +93,15 @@ def read_checkpoint(
 def read_with_config(
     path: Location, key: Sequence[str], config: str = "config"
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return a file's state dict, as :func:`read_checkpoint` does, and its dict of settings.
+    """Return the state dict in a file, and a dict of the network's settings in the same file.
+
+    Errors are those of :func:`read_checkpoint`. FileFormatError is raised too if the settings are
+    no dict.
 
     Args:
       path, key: as in :func:`read_checkpoint`.
-      config: name of the entry with the settings; if the file lacks it, the second dict is empty.
+      config: name of the entry with the settings. If the file lacks this entry, or is a
+        ``.safetensors`` file, the dict of settings is empty.
     """
     path = _local(path)
     if path.suffix.lower() == SAFETENSORS:

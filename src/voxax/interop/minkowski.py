@@ -91,7 +91,7 @@ def minkowski_offsets(
 
 
 class Minkowski(peer.Peer):
-    """How MinkowskiEngine stores layers in state dicts."""
+    """Description of how MinkowskiEngine stores layers in state dicts; arguments as in ``Peer``."""
 
     name = "MinkowskiEngine"
     wrappers: ClassVar = {"norm": "bn", "linear": "linear"}

@@ -1,7 +1,8 @@
 """Describe how another library (a "peer") stores the layers of a model in a state dict.
 
 :class:`LayerWeights` has the arrays of one layer by role (weight, bias, mean, var). A :class:`Form`
-states the name, the shape and the order of taps of one array in a peer.
+has the name and the shape of one array in a peer, and functions that convert the array. A tap is a
+kernel offset.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ class LayerWeights:
 
     Attributes:
       path: path of attributes in the model, such as ``down_blocks.0.1.first.conv``.
-      kind: kind of the layer; dense kinds are flax's convolutions on grids.
+      kind: kind of the layer. ``conv`` and ``depthwise`` are sparse convolutions; ``dense`` and
+        ``dense_transposed`` are flax's convolutions on full grids. ``scale`` is a
+        ``LayerScale`` and ``table`` a ``RelativeTable`` of :mod:`voxax.nn.modules`.
       arrays: the variables that the layer has, by role, such as ``weight``.
       spec: the kernel spec of a convolution; None for other layers.
       is_cross: whether the layer is a convolution with ``kernel_shape="cross"``.
-      groups: groups of a convolution; 1 for other layers.
-      in_order: whether the layer's attributes still have the order in which they were created.
+      groups: number of groups of a convolution; 1 for other layers.
+      in_order: whether the layer's attributes are in the order in which its constructor set them.
+        If not, ``nnx`` or ``jax.tree`` rebuilt the model, and the order of its layers may differ.
     """
 
     path: str
@@ -98,11 +102,12 @@ class LayerWeights:
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
     """Return the convolutions, linear layers and norms of ``model``, in the order of definition.
 
-    Relative tables, layer scales, and flax's convolutions and batch norms on grids are included. A
-    shared layer is listed once, at the first path that leads to it.
+    Also included are ``RelativeTable`` and ``LayerScale`` of :mod:`voxax.nn.modules`, and flax's
+    linear layers, batch norms and convolutions on full grids. A layer with several paths in
+    ``model`` is listed once, with the first path.
 
     Raises:
-      InputError: a parameter or statistic belongs to no such layer.
+      InputError: a parameter or statistic of ``model`` belongs to none of these layers.
     """
     return list(_walk(model, (), set()))
 
@@ -176,10 +181,10 @@ class Form:
     """One way in which a peer stores an array of a layer.
 
     Attributes:
-      member: the last part of the tensor's name, such as ``weight``.
+      member: the last part of the tensor's name in the peer, such as ``weight``.
       shape: shape of the peer's tensor.
-      read: function from the peer's tensor to the array of voxax.
-      write: inverse of ``read``.
+      read: function from the peer's tensor to the array in the layout of voxax.
+      write: inverse of ``read``, from the array in voxax to the peer's tensor.
     """
 
     member: str
@@ -211,11 +216,14 @@ class Peer:
     """Whether the library has depthwise convolutions."""
 
     def others(self) -> tuple[Peer, ...]:
-        """Return descriptions of the library's other versions, if their layouts differ."""
+        """Return one description for each version of the library with another layout of weights."""
         return ()
 
     def is_pointwise(self, layer: LayerWeights) -> bool:
-        """Return whether a linear layer is written as a convolution of kernel size 1."""
+        """Return whether ``layer`` is a linear layer whose path matches ``pointwise``.
+
+        The peer writes such a layer as a convolution of kernel size 1.
+        """
         paths = self.pointwise
         return paths is not None and layer.kind == "linear" and bool(re.search(paths, layer.path))
 
@@ -227,7 +235,9 @@ class Peer:
         return self.wrappers.get(layer.kind, "")
 
     def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        """Return, by role, the ways to store each array of a layer; the first is the default.
+        """Return, by role, the ways in which the peer may store each array of ``layer``.
+
+        A tensor in any of these ways can be read. By default, the first way is used to write.
 
         Raises:
           InputError: the peer does not have such a layer.
@@ -256,9 +266,10 @@ class Peer:
         return found
 
     def weight_forms(self, layer: LayerWeights) -> list[Form]:
-        """Return the ways to store the weight of a convolution or linear layer.
+        """Return the ways in which the peer may store the weight of a convolution or linear layer.
 
-        The first way to store a linear layer is PyTorch's matrix ``[out, in]``.
+        The first way is the default for writing. For a linear layer, it must be PyTorch's matrix
+        ``[out, in]``.
         """
         raise NotImplementedError
 
@@ -313,12 +324,13 @@ class Peer:
         make: Callable[..., Offsets],
         note: str = "",
     ) -> InputError:
-        """Return the error for a kernel whose taps have other offsets in the peer.
+        """Return the error to raise for a layer whose kernel offsets no kernel of the peer has.
 
         Args:
           layer: the convolution.
           offsets: ``int[K, D]``, offsets of the layer's taps, with the axes in the peer's order.
-          make: function from a kernel size to the offsets of the peer's taps.
+          make: function from a kernel size and ``ndim`` to the offsets of the peer's taps. The
+            message tells the user to call it.
           note: further text on the peer's kernels, for the message.
         """
         size = (np.ptp(offsets, axis=0) + 1).tolist()
@@ -334,17 +346,19 @@ class Peer:
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """Return the form of an array that has shape ``own`` in voxax and ``shape`` in the peer.
+    """Return the :class:`Form` of an array of shape ``own`` in voxax and ``shape`` in the peer.
 
-    ``member`` is the last part of the name of the peer's tensor.
+    Both arrays have the same elements in the same (row-major) order. ``member`` is the last part of
+    the name of the peer's tensor.
     """
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 
 def linear_form(own: tuple[int, ...]) -> Form:
-    """Return PyTorch's form of a linear layer: ``[out, in]`` for the ``[in, out]`` of voxax.
+    """Return the :class:`Form` of a linear layer's weight as in PyTorch, a matrix ``[out, in]``.
 
-    ``own`` is the shape in voxax. It may also be ``[1, in, out]``, of a convolution with one tap.
+    ``own`` is the weight's shape in voxax: ``[in, out]``, or ``[1, in, out]`` for a convolution
+    with one tap.
     """
     matrix = own[-2:]
     return Form(
@@ -356,10 +370,10 @@ def linear_form(own: tuple[int, ...]) -> Form:
 
 
 def reordered(member: str, layer: LayerWeights, order: np.ndarray) -> Form:
-    """Return the form of a weight whose taps the peer counts in another order.
+    """Return the :class:`Form` of a convolution weight whose taps the peer has in another order.
 
     Args:
-      member: the last part of the tensor's name.
+      member: the last part of the tensor's name in the peer.
       layer: the convolution; the peer's weight has the same shape.
       order: ``int[K]``, index of the layer's tap for each tap of the peer.
     """
@@ -380,35 +394,44 @@ def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def ranges_by_parity(size: Sequence[int]) -> list[range]:
-    """Return the range of offsets along each axis: centered for an odd size, from 0 for an even."""
+    """Return the range of kernel offsets on each axis, for the kernel sizes in ``size``.
+
+    An odd size k has the range ``-(k // 2)`` to ``k // 2``, and an even size has 0 to ``k - 1``.
+    """
     return [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
 
 
 def first_axis_fastest(ranges: Sequence[Sequence[int]]) -> Offsets:
-    """Return the offsets of a box, given by a range for each axis, with the first axis fastest."""
+    """Return all kernel offsets of a box, sorted so that the first axis varies fastest.
+
+    ``ranges`` has the offsets along each axis.
+    """
     # product() has its last factor fastest.
     return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
 
 
 def grid_size(offsets: np.ndarray) -> tuple[int, ...] | None:
-    """Return the number of distinct offsets along each axis; None if they do not fill a grid."""
+    """Return the number of distinct values on each axis of offsets ``int[K, D]``.
+
+    Return None unless the offsets are all combinations of these values.
+    """
     size = [len(set(column)) for column in offsets.T.tolist()]
     return tuple(size) if np.prod(size) == len(offsets) else None
 
 
 def grid_steps(offsets: np.ndarray) -> tuple[int, ...] | None:
-    """Return the distance of neighboring offsets along each axis, 1 if there is a single offset.
+    """Return the spacing on each axis of the distinct values in offsets ``int[K, D]``.
 
-    Return None if the distances along an axis differ.
+    The spacing is 1 on an axis with a single value. Return None if it differs within an axis.
     """
     steps = [set(np.diff(np.unique(column)).tolist()) for column in offsets.T]
     return tuple(next(iter(s), 1) for s in steps) if all(len(s) < 2 for s in steps) else None
 
 
 def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
-    """Return ``int[K]``, for each row of ``wanted`` the index of the equal row of ``offsets``.
+    """Return ``int[K]``: for each row of ``wanted``, the index of the equal row of ``offsets``.
 
-    Return None unless both have the same set of offsets.
+    Both arguments are kernel offsets ``int[K, D]``. Return None if their sets of rows differ.
     """
     number = {tuple(row): i for i, row in enumerate(offsets.tolist())}
     rows = [tuple(row) for row in wanted.tolist()]
@@ -416,6 +439,6 @@ def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
 
 
 def named_ranges(offsets: np.ndarray) -> str:
-    """Return the range of offsets along each axis as text, such as ``-1..1 x 0..1``."""
+    """Return the ranges of offsets ``int[K, D]`` on each axis as text, such as ``-1..1 x 0..1``."""
     ends = zip(offsets.min(0), offsets.max(0), strict=True)
     return " x ".join(f"{low}..{high}" for low, high in ends)

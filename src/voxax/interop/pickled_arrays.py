@@ -49,7 +49,11 @@ def _scalar(kind: _Dtype, data: bytes) -> Any:
 
 
 def numpy_globals() -> list[Any]:
-    """Return the replacements for NumPy 1 and 2 that ``torch.serialization.safe_globals`` takes."""
+    """Return a list of the replacements, the argument of ``torch.serialization.safe_globals``.
+
+    In this context, ``torch.load`` reads arrays that NumPy 1 or 2 pickled, as
+    :class:`PickledArray` objects.
+    """
     functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
     return [
         PickledArray,

@@ -64,7 +64,7 @@ class Source:
     """How one codebase names, stores and sets up the layers of a network.
 
     Attributes:
-      peer: layouts in which the codebase stores each kind of layer.
+      peer: library whose layouts of weights the codebase uses, such as ``Spconv()``.
       rename: function from the path of a layer in voxax to its name in the codebase.
       unused: names of tensors in the codebase's files that the voxax network does not need.
       settings: attributes of modules that files of weights lack, and that may differ in voxax.
@@ -100,15 +100,21 @@ class Source:
 
 @runtime_checkable
 class Released(Protocol):
-    """Interface of networks for which other codebases have weights."""
+    """Interface of networks whose weights other codebases publish: the method ``sources``."""
 
     def sources(self) -> Mapping[str, Source]:
-        """Return a Source for each codebase name; :func:`weights_of` takes the first by default."""
+        """Return a dict from the name of each codebase to how it stores this network's weights.
+
+        :func:`weights_of` takes the first codebase by default.
+        """
         ...
 
 
 def renaming(*rules: tuple[str, str | Callable[[re.Match[str]], str]]) -> Callable[[str], str]:
-    """Return a function that applies ``re.sub`` to a name with each ``(pattern, replacement)``."""
+    """Return a function that renames text by ``re.sub`` with each of ``rules``, in order.
+
+    A rule is ``(pattern, replacement)``.
+    """
 
     def rename(path: str) -> str:
         for pattern, replacement in rules:
@@ -119,11 +125,11 @@ def renaming(*rules: tuple[str, str | Callable[[re.Match[str]], str]]) -> Callab
 
 
 def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
-    """Return a function that renames the layers of each part of a network by its own rules.
+    """Return a function from a layer's path to its name, with different rules for each submodule.
 
     Args:
-      parts: for each attribute that holds a part, the name of the part in the codebase, and the
-        function that renames the paths inside the part.
+      parts: by attribute of the network that holds a submodule: the submodule's name in the
+        codebase, and the function that renames paths inside the submodule.
     """
 
     def rename(path: str) -> str:
@@ -137,9 +143,10 @@ def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
 def torch_pointcloud_sources(
     peer: Peer, rename: Callable[[str], str], norms: str = ""
 ) -> dict[str, Source]:
-    """Return two :class:`Source` of torch-pointcloud by name, with different batch norm settings.
+    """Return two :class:`Source` objects of the codebase torch-pointcloud, by name.
 
-    One has the epsilon and momentum of PyTorch, the other those of the released weights.
+    ``torch-pointcloud`` sets the batch norms' epsilon and momentum as in PyTorch, and
+    ``torch-pointcloud-released`` as in its released weights.
 
     Args:
       peer, rename: as in :class:`Source`.
@@ -195,10 +202,14 @@ def load_weights_part(
     source: str | None = None,
     key: str | None = None,
 ) -> tuple[str, PartReport]:
-    """Load only layers that the file has in the right shapes; return codebase name and report.
+    """Load those layers of ``model`` that a file has in the right shapes; change no other layer.
 
-    Arguments and errors are as in :func:`load_weights`, but InputError is raised for missing or
-    misshapen layers only if none can be loaded.
+    Arguments and errors are as in :func:`load_weights`, except that missing, unexpected or
+    misshapen tensors raise InputError only if no layer can be loaded. The modules always take the
+    settings of the codebase.
+
+    Returns:
+      The name of the codebase that wrote the file, and a report of the layers that were loaded.
     """
     found = _found(model, path, source, key)
     report = load_part(found.named, model, found.form.peer, found.rename)
@@ -305,7 +316,9 @@ def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.nda
 
 
 def set_up(model: nnx.Module, source: str) -> None:
-    """Set attributes of the modules of ``model``, such as epsilon, as a codebase has them.
+    """Set attributes of the modules of ``model``, such as epsilon, to the values in a codebase.
+
+    ``source`` is the name of the codebase.
 
     Raises:
       InputError: the model has no published weights, or ``source`` is unknown.
@@ -314,9 +327,9 @@ def set_up(model: nnx.Module, source: str) -> None:
 
 
 def check_settings(model: nnx.Module, source: str | None = None) -> None:
-    """Warn if modules of ``model`` have other settings, such as epsilon, than in a codebase.
+    """Warn if attributes of modules of ``model``, such as epsilon, differ from those in a codebase.
 
-    Momentum is not compared.
+    Momentum is not compared, because it does not change what a network computes.
 
     Args:
       model: a network of :mod:`voxax.models` with published weights.

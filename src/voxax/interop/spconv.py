@@ -99,9 +99,10 @@ def spconv_offsets(
 ) -> peer.Offsets:
     """Return the tap offsets of a strided spconv layer, for ``kernel_shape=`` of a voxax layer.
 
-    A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``. Without
-    ``kernel_shape``, a voxax layer has ``padding = dilation * ((kernel_size - 1) // 2)``, or 0 if
-    stride and kernel size are equal. Give the layer no ``dilation``, since the offsets contain it.
+    A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``; ``tap`` is from
+    0 to ``kernel_size - 1`` along each axis. Without ``kernel_shape``, a voxax layer has
+    ``padding = dilation * ((kernel_size - 1) // 2)``, or 0 if stride and kernel size are equal.
+    Give the layer no ``dilation``, since the offsets contain it.
 
     Args:
       kernel_size, padding, dilation: integers, or one per axis.
@@ -118,7 +119,7 @@ def spconv_offsets(
 
 @dataclasses.dataclass(frozen=True)
 class Spconv(peer.Peer):
-    """How spconv stores layers in state dicts.
+    """Description of how spconv stores layers in state dicts; other arguments as in ``Peer``.
 
     Attributes:
       layout: as in :func:`from_spconv`.

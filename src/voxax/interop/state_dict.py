@@ -28,7 +28,9 @@ COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group tensor names by their prefix before the last dot; leave out :data:`COUNTERS`.
+    """Group the names of tensors by layer: by the part of a name before its last dot.
+
+    Names that end in one of :data:`COUNTERS`, such as ``num_batches_tracked``, are left out.
 
     Returns:
       A dict from each prefix to a dict from the last part of a name to the full name.
@@ -44,7 +46,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
 def peer_names(
     layers: list[LayerWeights], names: Mapping[str, str] | Callable[[str], str] | None
 ) -> list[str]:
-    """Return the peer's name of each layer; ``names`` as in :func:`from_spconv`.
+    """Return the name in the peer of each of ``layers``; ``names`` is as in :func:`from_spconv`.
 
     Raises:
       InputError: an entry of ``names`` is the path of no layer and of no module with layers, or two
@@ -72,12 +74,14 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """Return, for each layer, the key of its tensors in ``groups``: the prefix of their names.
+    """Find the tensors of each layer: return, for each of ``layers``, its key in ``groups``.
 
-    ``groups`` is from :func:`groups_of`, and ``names`` as in :func:`from_spconv`.
+    ``groups`` is the result of :func:`groups_of` for a state dict. A key is the part that the
+    names of a layer's tensors have in common, before the last dot. ``names`` is as in
+    :func:`from_spconv`.
 
     Raises:
-      InputError: as in :func:`peer_names`; or a layer has no group, or a group has no layer.
+      InputError: as in :func:`peer_names`; or a layer has no key, or a key has no layer.
     """
     if isinstance(names, str):
         if names != "order":
@@ -141,7 +145,10 @@ def _in_order(
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
-    """Load a state dict into ``model``; arguments and result as in :func:`from_spconv`."""
+    """Load a state dict of the library that ``peer`` describes into ``model``.
+
+    The other arguments and the result are as in :func:`from_spconv`.
+    """
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
     layers = _layers_of(model, peer)
@@ -162,8 +169,9 @@ class PartReport:
 
     Attributes:
       taken: number of layers that were loaded.
-      kept: paths of the layers that were not loaded, each with a text on what the file has instead.
-      left: names of tensors of the file that no layer takes.
+      kept: one text for each layer that was not loaded: the layer's path, and what the file has in
+        place of its tensors.
+      left: names of the file's tensors that were loaded into no layer.
     """
 
     taken: int
@@ -174,10 +182,11 @@ class PartReport:
 def load_part(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> PartReport:
-    """Load the layers whose tensors all exist in the right shapes; return a report.
+    """Load the layers of ``model`` whose tensors all exist in the right shapes; return a report.
 
-    Other layers of ``model`` do not change. ``names`` is a function from a layer's path in
-    ``model`` to its name in ``state_dict``.
+    A layer for which ``state_dict`` has further tensors, such as a bias that the layer lacks, is
+    not loaded. Layers that are not loaded do not change. ``names`` is a function from a layer's
+    path in ``model`` to its name in ``state_dict``.
     """
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
@@ -230,7 +239,10 @@ def _read(
 def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of ``model`` by the peer's names; arguments as in :func:`to_spconv`."""
+    """Return the arrays of ``model`` as a state dict of the library that ``peer`` describes.
+
+    The other arguments are as in :func:`to_spconv`.
+    """
     layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
@@ -252,7 +264,10 @@ def dump(
 def check_names(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> None:
-    """Check that a state dict has exactly the names and shapes that ``model`` takes.
+    """Raise InputError unless a state dict has exactly the tensors that ``model`` needs.
+
+    Counters such as ``num_batches_tracked`` are ignored. ``names`` is a function from a layer's
+    path in ``model`` to its name in ``state_dict``.
 
     Raises:
       InputError: the message lists tensors that are missing, that no layer takes, or that have
@@ -299,9 +314,11 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return the version of the peer whose names and shapes most weights in ``state_dict`` have.
+    """Return the version of a library whose layout matches the most weights in ``state_dict``.
 
-    The versions are ``peer`` and ``peer.others()``.
+    The versions are ``peer`` and ``peer.others()``. If several match equally many, the first is
+    returned. A weight matches if it has the name and a shape that the version gives to a layer's
+    weight. ``names`` is a function from a layer's path in ``model`` to its name in ``state_dict``.
     """
     layers = find_layers(model)
     wanted = peer_names(layers, names)

@@ -90,7 +90,7 @@ def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
 
 
 class TorchSparse(peer.Peer):
-    """How TorchSparse stores layers in state dicts."""
+    """Description of how TorchSparse stores layers in state dicts; arguments as in ``Peer``."""
 
     name = "TorchSparse"
     depthwise = False

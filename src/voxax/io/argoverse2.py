@@ -77,7 +77,7 @@ class Argoverse2Sweep:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that calling this object reads."""
+        """The paths of the sweep and of the log's boxes, which are read only if `labeled`."""
         return (str(self), f"{self.log}/{ANNOTATIONS}")
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """Find the sweeps in an Argoverse 2 folder, by names of splits or logs (``val/LOG``)."""
+    """List the sweeps in an Argoverse 2 folder; names are of splits or logs (``val/LOG``)."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)

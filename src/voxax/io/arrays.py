@@ -101,7 +101,7 @@ def labels_from_arrays(
     The object indices are a dict ``{"instance": int32 [N]}``, which is empty if the file has no
     array ``instance``. A field of a structured array counts as an array. `label_field` is the name
     of the array with the labels. None selects the first array with a name in ``LABELS``, or the
-    only array.
+    only array. `source` is the name of the file, for messages.
     """
     flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
@@ -155,11 +155,11 @@ def chosen_items(item: int | None, count: int, source: str) -> range:
 def joined_items(
     parts: Sequence[dict[str, np.ndarray]], numbers: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Concatenate several clouds: return the columns that all `parts` have, joined by name.
+    """Concatenate clouds: return the columns that all `parts` have, by name.
 
-    Each part is a dict from names to the columns of one cloud. Joined columns are removed from the
-    parts, to save memory. For several clouds, there is a new column ``item``, which is
-    ``numbers[i]`` at each point of cloud i.
+    Each part is a dict from names to the columns, [N] or [N, k], of one cloud. These columns are
+    removed from the parts, to save memory. With several parts, the result also has a column
+    ``item``. It is ``numbers[i]`` at each point of part i: the index of this cloud in the file.
     """
     if len(parts) > 1:
         for number, part in zip(numbers, parts, strict=True):
@@ -171,15 +171,19 @@ def joined_items(
 def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOptions) -> PointCloud:
     """Convert named arrays of one cloud, or of a batch of B clouds, into one `PointCloud`.
 
-    Names and shapes are those of :func:`voxax.io.arrays.cloud_from_arrays`, with two additions. If
-    no array has a name for positions, they are the array ``data``, or the only array whose number
-    of axes is possible for positions. Positions may be a flat array [N * k] of N rows, if
-    ``options.columns`` gives the k columns.
+    The names and shapes are those of :func:`voxax.io.arrays.cloud_from_arrays`. In addition:
 
-    Positions [B, N, k] are B clouds of N points. ``options.item`` selects one cloud. If it is None,
-    all clouds are concatenated, and the attribute ``item`` is the index of each point's cloud. In
-    a batch, an array [B, N, ...] has one row for each point, and an array [B] or [B, 1] has one
-    value for all points of a cloud. Other arrays of a batch are ignored.
+    - If no array has a name for positions, the array ``data`` has the positions. Without ``data``,
+      it is the only array with 2 or 3 axes. One axis is enough if the file has no second array, or
+      if ``options.columns`` is given.
+    - Positions may be a flat array [N * k] of N rows, if ``options.columns`` gives the k columns.
+    - Positions [B, N, k] are B clouds of N points. Then an array [B, N] or [B, N, c] has one value
+      or row for each point, and an array [B] or [B, 1] has one value for all points of a cloud.
+      Other arrays are ignored.
+
+    ``options.item`` is the index of the only cloud to convert. If it is None, all clouds are
+    concatenated, and the attribute ``item`` is the index of each point's cloud. `source` is the
+    name of the file, for messages.
     """
     name = position_name(arrays) or _only_array(arrays, options)
     if name is None:

@@ -117,10 +117,10 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
-    """Return the name in `names` that is equal or similar to `plain`, or None if there is none.
+    """Search `names` for the name `plain`; return it as written in `names`, or None if missing.
 
-    An equal name takes precedence. A similar name differs from `plain` only in case, in outer
-    spaces or in the prefix ``scalar_``.
+    The name is also found if it differs from `plain` in case, in outer spaces or in the prefix
+    ``scalar_``. A name that is exactly equal takes precedence.
     """
     if plain in names:
         return plain
@@ -268,10 +268,11 @@ def _owned(values: np.ndarray) -> np.ndarray:
 def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray | None:
     """Convert a column [N] or [N, 1] to labels, int32 [N]; return None if it has no class ids.
 
-    Class ids are whole numbers in the range of int32, in a column of any numeric type. NaN,
-    infinity and the value for "not set" (the largest unsigned number of 32 or 64 bits) become -1.
-    If `fractions_unknown`, fractions also become -1; by default a column with a fraction has no
-    class ids. A column in which all values would become -1 has no class ids either.
+    Class ids are whole numbers in the range of int32, in a column of any numeric type. The value
+    for "not set" (the largest unsigned number of 32 or 64 bits) becomes -1. In a column of floats,
+    so do NaN and numbers with an absolute value of 2**32 - 1 or more. If `fractions_unknown`,
+    fractions also become -1; by default a column with a fraction has no class ids. A column in
+    which all values would become -1 has no class ids either.
     """
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1 or column.dtype.kind not in "biuf":
@@ -348,7 +349,9 @@ def named_rows(
     """Name the columns of an array [N, k]; return a dict from names to columns [N].
 
     `columns` are k names; a column with the name ``_`` is skipped. If `columns` is the number k or
-    None, :func:`voxax.io.columns.shown_names` guesses the names from the values.
+    None, :func:`voxax.io.columns.shown_names` guesses the names from the values. Raise
+    FileFormatError if `columns` has another number than k, or if k is below 3. `source` is the name
+    of the file, for messages.
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):

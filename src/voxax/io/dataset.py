@@ -1,9 +1,9 @@
 """Find the labeled scans in a folder of a published data set, for training and validation.
 
-The result has one tuple of tasks for each of the two purposes. A task is a callable that reads one
-scan. It contains paths, and for some data sets boxes, but no points. It is therefore small enough
-to be sent to a worker process. Each layout of folders is a :class:`voxax.io.layout.Layout` in a
-separate module.
+:func:`dataset` returns one tuple of tasks for training and one for validation. A task is a callable
+that reads one scan. It contains paths, and for some data sets boxes, but no points. It is therefore
+small enough to be sent to a worker process. Each way to arrange the files of a data set in folders
+is a :class:`voxax.io.layout.Layout` in a separate module.
 """
 
 from __future__ import annotations
@@ -116,9 +116,10 @@ def layout_of(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Layout:
-    """Return the object that finds the scans of a data set in `folder`.
+    """Return the :class:`voxax.io.layout.Layout` that lists the scans of a data set in `folder`.
 
-    The arguments and errors are those of :func:`dataset`.
+    The arguments are those of :func:`dataset`. Raise InputError if `kind` is unknown or an argument
+    is not for this kind, and FileFormatError if `folder` is missing or broken.
     """
     if kind not in LAYOUTS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(LAYOUTS)}")
@@ -144,7 +145,10 @@ def layout_of(
 
 
 def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[str]:
-    """Return `names`; if None, return the names that the data set publishes for `split`.
+    """Return `names`, or the names in the data set's published split `split` if `names` is None.
+
+    The names are of sequences, scenes, frames or clouds, see :meth:`voxax.io.layout.Layout.scans`.
+    `split` is ``train``, ``validation`` or ``test``.
 
     Raises:
       InputError: `names` is empty, or it is None and the data set publishes none.
@@ -156,9 +160,10 @@ def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[
 
 
 def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tuple[Task, ...]:
-    """Return one callable for each scan in `names`, which reads the scan.
+    """Return one callable for each scan that belongs to `names`; it reads the scan.
 
-    See :meth:`Layout.scans` for the arguments and errors.
+    A name may be of a sequence or scene with many scans. See
+    :meth:`voxax.io.layout.Layout.scans` for the arguments and errors.
     """
     with _explained(layout.folder):
         return tuple(layout.scans(names, labeled))
@@ -181,7 +186,8 @@ def _explained(folder: Path) -> Iterator[None]:
 def prepared(folder: Path) -> str:
     """Return a hint if a folder was prepared for MMDetection3D or OpenPCDet; otherwise ``""``.
 
-    These codebases keep labels, boxes and poses in ``*_info*.pkl``, which voxax does not read.
+    The hint is text for an error message. These codebases keep labels, boxes and poses in
+    ``*_info*.pkl``, which voxax does not read.
     """
     pickle = next(iter(sorted(folder.glob("*_info*.pkl"))), None)
     if pickle is None:

@@ -23,7 +23,8 @@ class MissingFileError(FileFormatError, FileNotFoundError):
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return `path` with ``~`` expanded, after checking that it is a file with content.
 
-    Raise an error for a missing file, a folder, an empty file, or a Git LFS pointer.
+    Raise MissingFileError for a missing file, and FileFormatError for a folder, an empty file or a
+    Git LFS pointer (a text file in place of a file that Git LFS stores elsewhere).
     """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")

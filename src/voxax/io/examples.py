@@ -97,8 +97,8 @@ def planned_example(
     """Build the example of a voxelized cloud: add the plan's kernel maps and the voxels' labels.
 
     Args:
-      cloud: N points.
-      voxels: voxels of the cloud.
+      cloud: N points, whose labels (if any) determine those of the voxels.
+      voxels: voxels of the cloud, with features. `plan` may change the number of rows.
       inverse: ``int32[N]``, the voxel row of each point; -1 for a point without a voxel.
       plan, min_capacity: as in :class:`Preparation`.
 

@@ -19,7 +19,8 @@ def height_above_ground(
 
     Args:
       positions: ``float[N, 3]``, z up.
-      cell: edge length of a grid cell, in the unit of the positions.
+      cell: edge length of a grid cell, in the unit of the positions. It is increased if the grid
+        would have more than 4000 cells along x or y.
       window: width of the widest object that does not count as ground, in the same unit.
 
     Returns:

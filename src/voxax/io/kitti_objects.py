@@ -158,8 +158,9 @@ class Calibration:
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
     """Convert rows [M, 7] of a label file to boxes [M, 7] with x forward, y to the left, z up.
 
-    A row has height, width, length, location [3] and angle. The origin of the rows and of the boxes
-    is the camera.
+    A row has height, width, length, the middle of the bottom (x right, y down, z forward), and the
+    angle around the y axis. A box has center, length, width, height and yaw around the z axis. The
+    origin of both frames is the camera.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -291,12 +292,16 @@ class _Frame:
 class KittiFrame(_Frame):
     """Callable that reads one KITTI frame: the points that the camera sees, and the boxes.
 
-    Other points are left out, because the data set has no annotations for them.
+    Points outside the image are left out, because the data set has no annotations for them. Boxes
+    are read only if `labeled`.
     """
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that calling this object reads."""
+        """The paths of the sweep, the image, the calibration and the boxes.
+
+        The image may be missing, and the boxes are read only if `labeled`.
+        """
         image = f"{self.folder}/image_2/{self.name}.png"
         return str(self), image, self._text("calib"), self._text("label_2")
 
@@ -315,7 +320,7 @@ class KittiFrame(_Frame):
 
 
 class KittiObjectFolder(Layout):
-    """Find the frames in a KITTI folder, by names such as ``000123``.
+    """List the frames in a KITTI folder; their names are such as ``000123``.
 
     ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """
@@ -358,7 +363,10 @@ class KittiObjectFolder(Layout):
 
 
 def image_sets(folder: Path, name: str) -> tuple[str, ...]:
-    """Read the names of the frames in ``ImageSets/NAME.txt``; ``()`` if the file is missing."""
+    """Return the names of the frames in ``ImageSets/NAME.txt`` of `folder`; NAME is `name`.
+
+    Return ``()`` if the file is missing.
+    """
     path = folder / "ImageSets" / f"{name}.txt"
     if not path.is_file():
         return ()
@@ -396,11 +404,11 @@ BOXES = "label_all"
 
 
 class WaymoFrame(_Frame):
-    """Callable that reads one Waymo frame: all points, and the boxes."""
+    """Callable that reads one Waymo frame: all points, and the boxes if `labeled`."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that calling this object reads."""
+        """The paths of the sweep, and of calibration and boxes, which are read if `labeled`."""
         return str(self), self._text("calib"), self._text(BOXES)
 
     def __call__(self) -> AnnotatedScan:
@@ -410,10 +418,11 @@ class WaymoFrame(_Frame):
 
 
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
-    """Read the boxes [M, 7] in ``label_all/*.txt`` (`path`), in the frame of the vehicle.
+    """Read the boxes [M, 7] and class names of one frame, in the frame of the vehicle.
 
-    The centers in the file are in a camera's frame. `calibration` is the path of ``calib/*.txt``,
-    which has the transform to this camera.
+    `path` is that of ``label_all/*.txt``, whose positions are in a camera's frame. `calibration` is
+    the path of ``calib/*.txt``, which has the transform from the vehicle to this camera. Rows of
+    the class ``DontCare`` are left out.
     """
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
@@ -428,7 +437,7 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 
 
 class Waymo(KittiObjectFolder):
-    """Find the frames in a Waymo folder, by names such as ``0000000``.
+    """List the frames in a Waymo folder; their names are such as ``0000000``.
 
     ``scans(names, labeled=False)`` also finds frames in ``testing``, which have no boxes.
     """

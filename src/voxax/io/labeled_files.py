@@ -112,10 +112,11 @@ def _beside(scan: Path) -> Path | None:
 
 
 class LabeledFiles(Layout):
-    """Find scans of any format in a folder, by patterns of files such as ``train/*.npz``.
+    """List scans of any format in a folder that match patterns such as ``train/*.npz``.
 
-    The argument `classes` is a dict from known labels to class names, in the order of the network's
-    classes.
+    The names of :meth:`scans` are such patterns, relative to the folder. The argument `classes` is
+    a dict from the labels in the files to class names, in the order of the network's classes; any
+    other label becomes -1.
     """
 
     def __init__(

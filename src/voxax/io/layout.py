@@ -16,14 +16,17 @@ SPLITS = ("train", "validation", "test")
 
 
 class PathTask:
-    """Base class of tasks that are dataclasses; ``str(task)`` is the first field, a path."""
+    """Base class of dataclasses whose calls read one scan; ``str()`` returns their first field.
+
+    The first field of a subclass must be the path of the scan.
+    """
 
     def __str__(self) -> str:
         return next(iter(vars(self).values()))
 
 
 class Layout(abc.ABC):
-    """A data set in a folder; a subclass knows how one data set arranges its files.
+    """Base class that lists the scans of a data set in a folder; each data set has a subclass.
 
     The constructor reads no scans. Method `scans` returns tasks: callables that read one scan each.
 
@@ -47,9 +50,10 @@ class Layout(abc.ABC):
         self.folder = folder
 
     def split(self, name: str) -> Sequence[str]:
-        """Return the names of the scans in the split `name`; empty if there is no such split.
+        """Return the names in the split `name`, for :meth:`scans`; empty if there is no such split.
 
-        `name` is ``train``, ``validation`` or ``test``. The result is an argument of `scans`.
+        `name` is ``train``, ``validation`` or ``test``. The result has names of single scans, or
+        of sequences, scenes or folders that contain the scans of the split.
         """
         del name
         return ()
@@ -59,7 +63,8 @@ class Layout(abc.ABC):
         """Return a task for each scan: a callable without arguments that reads the scan.
 
         Args:
-          names: the names of sequences, scenes, frames or clouds.
+          names: the names of sequences, scenes, frames or clouds. A sequence or a scene may have
+            several scans.
           labeled: whether the scans must have labels or boxes. If False, labels are not read.
 
         Raises:
@@ -71,8 +76,8 @@ class Layout(abc.ABC):
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
     """Return a list of `folder` if it contains `mark`, otherwise of the subfolders that contain it.
 
-    `mark` is the relative path of a file or folder. If no folder contains it, raise FileFormatError
-    with the message that `folder` has no `what`.
+    `mark` is the path, relative to each of these folders, of a file or folder. If no folder
+    contains it, raise FileFormatError with the message that `folder` has no `what`.
     """
     found = [folder] if (folder / mark).exists() else []
     found = found or sorted(own for own in folder.glob("*") if (own / mark).exists())

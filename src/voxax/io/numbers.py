@@ -28,6 +28,8 @@ def number_columns(
 
     `kinds` has the dtype of each column. A column of integers becomes float64 if it has a NaN, a
     fraction or a number out of range. `begin` is the offset of the first row in `text`, in bytes.
+    Raise FileFormatError with the file's `path` if a row has too few or too many columns, or text
+    that is no number.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     first = 0
@@ -45,7 +47,8 @@ def number_rows(
 ) -> list[np.ndarray]:
     """Parse the next `count` lines of text into columns [N], one for each dtype in `kinds`.
 
-    If `lines` ends earlier, the columns are shorter. Otherwise see :func:`number_columns`.
+    If `lines` ends earlier, the columns are shorter. See :func:`number_columns` for `path`, the
+    types of the columns and the errors.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     found = 0

@@ -116,9 +116,9 @@ def read_array(
 ) -> np.ndarray:
     """Read an array that ``numpy.save`` wrote, after checking that the file is large enough.
 
-    The stream must be at its beginning, and support seek. `what` is the name of the array in
-    messages. `available` is the largest possible size of header and array in bytes; None is the
-    size of the stream.
+    The stream must be at its beginning, and support seek. `path` and `what`, the names of the file
+    and of the array, are for messages. `available` is the largest possible size of header and array
+    in bytes; None takes the size of the stream. Raise FileFormatError for Python objects.
     """
     if available is None:
         available = stream.seek(0, 2)

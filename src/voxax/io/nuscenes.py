@@ -98,7 +98,8 @@ class NuscenesSample(PathTask):
       vehicle: the transform from the scanner's frame to the vehicle's frame.
       ego: the transform from the vehicle's frame to the world's frame, which the evaluation uses.
       true: the same objects in the world's frame, computed directly from the tables.
-      racks: poses and sizes (width, length, height) of bicycle racks in the world's frame.
+      racks: ``(pose, (width, length, height))`` of each bicycle rack, in meters. The pose is the
+          transform from the rack's frame, with the rack's center as origin, to the world's frame.
       tables: the paths of the tables with boxes and poses.
       sweeps: one entry for each sweep, beginning with the key frame: the path, the transform from
           the sweep's frame to the scanner's frame at the key frame, and the age in seconds at the
@@ -224,7 +225,11 @@ class NuscenesTables:
         return [_sample(self, *row, sweeps) for row in self._key_frames(scenes)]
 
     def sweeps(self, scenes: Sequence[str]) -> list[tuple[Path, str]]:
-        """Return the path and the token (identifier) of the sweep of each key frame of `scenes`."""
+        """Return the sweep of each key frame of `scenes`: its path and its token (identifier).
+
+        `scenes` are names such as ``scene-0061``. The token is that of the sweep's row in the table
+        ``sample_data``.
+        """
         return [(path, sweep["token"]) for path, _, sweep in self._key_frames(scenes)]
 
     def _key_frames(self, scenes: Sequence[str]) -> Iterator[tuple[Path, str, Row]]:
@@ -254,7 +259,10 @@ class NuscenesTables:
         return table[token]
 
     def sweep(self, sample: str) -> Row:
-        """Return the row of ``sample_data`` for the LiDAR sweep of the sample with this token."""
+        """Return the row of the table ``sample_data`` for the LiDAR sweep of one key frame.
+
+        `sample` is the token of the key frame, which nuScenes calls a sample.
+        """
         if self._sweeps is None:
             lidars = {
                 row["token"]
@@ -274,7 +282,10 @@ class NuscenesTables:
         return self._sweeps[sample]
 
     def boxes(self, sample: str) -> list[Row]:
-        """Return the rows of ``sample_annotation`` (boxes) of the sample with this token."""
+        """Return the rows of the table ``sample_annotation`` (boxes) of one key frame.
+
+        `sample` is the token of the key frame, which nuScenes calls a sample.
+        """
         if self._boxes is None:
             self._boxes = {}
             for row in self.rows("sample_annotation"):
@@ -441,7 +452,9 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 
 
 class Nuscenes(Layout):
-    """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
+    """List the key frames with boxes of scenes in a nuScenes folder.
+
+    The names of :meth:`scans` are those of scenes, such as ``scene-0061``.
 
     The argument `folder` is as for :class:`NuscenesTables`. The argument `sweeps` is the number of
     sweeps that are joined for each key frame: its own sweep and the ``sweeps - 1`` before it.
@@ -530,7 +543,11 @@ class LidarsegScan(PathTask):
 
 
 class NuscenesLidarseg(Nuscenes):
-    """Find key frames with a label per point in a nuScenes folder, by scenes (``scene-0061``)."""
+    """List the key frames with a label per point of scenes in a nuScenes folder.
+
+    The arguments and the names of scenes are those of :class:`Nuscenes`. Only the sweep of the key
+    frame is read, whatever the number of `sweeps`.
+    """
 
     task = "segment"
     marks = ()  # same folders as nuScenes, so the caller must name the layout

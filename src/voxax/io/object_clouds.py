@@ -43,7 +43,8 @@ SHAPES = "shape_names.txt"
 class ClassifiedCloud:
     """Callable that reads the cloud of one object; the label of all points is the object's class.
 
-    The points are moved and scaled: their mean is 0, and the largest distance from it is 1.
+    The points are moved and scaled: their mean is the origin, and the farthest point from the
+    origin has the distance 1.
 
     Attributes:
       path: the path of the file.
@@ -148,7 +149,9 @@ def _named(folder: Path, name: str, classes: Sequence[str]) -> ClassifiedCloud:
 def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[ClassifiedCloud]:
     """Return one callable for each cloud in the HDF5 files that ``SPLIT_files.txt`` lists.
 
-    An HDF5 file has B clouds of N points as arrays ``data`` [B, N, 3] and ``label`` [B].
+    SPLIT is `split`, ``train`` or ``test``. `classes` are the names of the classes, of which
+    ``label`` has the indices. An HDF5 file has B clouds of N points as arrays ``data`` [B, N, 3]
+    and ``label`` [B].
     """
     h5py = import_extra("reading HDF5", "hdf5", "h5py")
     lists = existing_file(folder / f"{split}_files.txt")
@@ -190,7 +193,11 @@ def _labels(file: Any, path: Path) -> np.ndarray:
 
 
 class ModelNet(Layout):
-    """Find a split (``train``, ``test``) or clouds (``airplane_0001``) in a ModelNet folder."""
+    """List the clouds in a ModelNet folder; one cloud is one object with its class.
+
+    The names of :meth:`scans` are a single split, ``train`` or ``test``, or clouds, such as
+    ``airplane_0001``.
+    """
 
     task = "classify"
     marks = (f"*{SHAPES}", "*/train/*.off")
@@ -221,7 +228,10 @@ _MOST_LISTED = 64 * MEBIBYTE
 
 @dataclass(frozen=True)
 class PartCloud(PathTask):
-    """Callable that reads one cloud of :class:`ShapeNetPart`, with labels if `labeled`."""
+    """Callable that reads the cloud of one ShapeNet object from the text file `path`.
+
+    If `labeled`, the label of a point is the index of its part, from 0 to 49.
+    """
 
     path: str
     labeled: bool = True
@@ -240,7 +250,7 @@ class PartCloud(PathTask):
 
 
 class ShapeNetPart(Layout):
-    """Find the clouds with part labels in a ShapeNet folder, by names like ``02691156/NAME``."""
+    """List the clouds with part labels in a ShapeNet folder; names are like ``02691156/NAME``."""
 
     marks = ("synsetoffset2category.txt",)
     class_names = tuple(f"{name} {part}" for name, count in PARTS.items() for part in range(count))

@@ -47,8 +47,8 @@ class Pipeline(Generic[Item, Result]):
       workers: number of processes; 0 runs `make` in this process.
       prefetch: number of results that are prepared before they are needed.
 
-    Use it as a context manager; its end stops the workers. If `make` raises an error for an item,
-    the error is raised in place of that item's result.
+    Use the pipeline in a ``with`` block; the end of the block stops the workers. If `make` raises
+    an error for an item, the error is raised in place of that item's result.
 
     Raises:
       InputError: more than 256 workers, or fewer than 0.
@@ -70,7 +70,8 @@ class Pipeline(Generic[Item, Result]):
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
         """Yield the result of each item, in order; workers prepare up to `prefetch` results early.
 
-        If `prefetch` is None, it is the value that was given to the class.
+        If `prefetch` is None or 0, it is the value that was given to the constructor. Without
+        workers, each result is computed when it is needed.
         """
         if self._pool is None:
             yield from map(self._make, items)
@@ -161,9 +162,9 @@ def _end_soon(number: int, frame: object) -> None:
 class GrainPipeline(Generic[Item, Result]):
     """Callable that applies a function to a sequence in grain's worker processes, in order.
 
-    Each worker has a copy of the sequence and takes items from it, so only results pass between
-    processes. This also works for a sequence that computes its items, such as
-    :class:`voxax.io.steps.Steps`. Each iteration over the items starts and ends its workers.
+    Each worker has a copy of the sequence and takes items from this copy, so only results pass
+    between processes. The sequence may compute its items, as :class:`voxax.io.steps.Steps` does.
+    Each iteration over the results starts new workers, and ends them.
 
     Args:
       make, prefetch: as in :class:`Pipeline`.

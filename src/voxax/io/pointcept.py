@@ -75,7 +75,9 @@ def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
 
 
 class ArrayFolder(Layout):
-    """Find the scenes of a data set that Pointcept prepared, by ``FOLDER`` or ``FOLDER/SCENE``.
+    """List the scenes of a data set that Pointcept prepared.
+
+    The names of :meth:`scans` are ``FOLDER``, for all its scenes, or ``FOLDER/SCENE``.
 
     Attributes:
       labels: the name of the file of labels in a scene's folder.
@@ -105,20 +107,20 @@ _SCANNET_SPLITS = {"train": ("train",), "validation": ("val",), "test": ("test",
 
 
 class ScanNetArrays(ArrayFolder):
-    """Find Pointcept's ScanNet scenes with 20 classes, by ``val`` or ``val/scene0011_00``."""
+    """List Pointcept's ScanNet scenes with 20 classes; names: ``val`` or ``val/scene0011_00``."""
 
     marks = ("*/scene*/segment20.npy",)
     class_names, labels, splits = SCANNET_CLASS_NAMES, "segment20.npy", _SCANNET_SPLITS
 
 
 class ScanNet200Arrays(ArrayFolder):
-    """Find Pointcept's ScanNet scenes with 200 classes, by ``val`` or ``val/scene0011_00``."""
+    """List Pointcept's ScanNet scenes with 200 classes; names: ``val`` or ``val/scene0011_00``."""
 
     class_names, labels, splits = SCANNET200_CLASS_NAMES, "segment200.npy", _SCANNET_SPLITS
 
 
 class S3disArrays(ArrayFolder):
-    """Find Pointcept's S3DIS rooms, by names such as ``Area_5`` or ``Area_5/office_1``."""
+    """List Pointcept's S3DIS rooms; names are like ``Area_5`` or ``Area_5/office_1``."""
 
     marks = ("Area_*/*/segment.npy",)
     class_names, labels, splits = S3DIS_CLASSES, "segment.npy", AREAS

@@ -74,9 +74,10 @@ class Pose:
         return np.asarray(vectors, np.float64) @ self.rotation.T
 
     def boxes(self, boxes: np.ndarray) -> np.ndarray:
-        """Transform M boxes, [M, 7] or [M, 9] (with velocities), to the target frame.
+        """Transform M boxes, [M, 7] or [M, 9], to the target frame; return the same shape.
 
-        Boxes are upright in both frames, so only the yaw of the rotated boxes is kept.
+        A box has its center, three sizes, yaw in radians, and optionally a velocity in x and y. The
+        boxes are upright in both frames: any roll and pitch of the rotated boxes is dropped.
         """
         boxes = np.array(boxes, np.float64)
         yaw = boxes[:, 6]

@@ -70,7 +70,8 @@ def check_magic(path: Path) -> None:
 def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
     """Read a file of N records of `width` numbers as ``[N, width]``, in native byte order.
 
-    `dtype` is a type of four bytes. `kind` is the description of the file in messages.
+    `dtype` is a type of four bytes, such as ``"<f4"``. `kind` is the description of the file in
+    messages. Raise FileFormatError if the size of the file is not a whole number of records.
     """
     size, record = path.stat().st_size, 4 * width
     count, remainder = divmod(size, record)

@@ -65,7 +65,7 @@ def objects_of(room: Path) -> list[Path]:
 
 
 class S3dis(Layout):
-    """Find the rooms in an S3DIS folder, by names such as ``Area_5`` or ``Area_5/office_1``."""
+    """List the rooms in an S3DIS folder; names are like ``Area_5`` or ``Area_5/office_1``."""
 
     marks = ("Area_*/*/Annotations",)
     class_names = S3DIS_CLASSES

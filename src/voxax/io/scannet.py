@@ -117,11 +117,12 @@ class ScanNetScene(PathTask):
 
 
 class ScanNet(Layout):
-    """Find the scenes in a ScanNet folder, with 20 classes, by names such as ``scene0000_00``.
+    """List the scenes in a ScanNet folder, with 20 classes; names are like ``scene0000_00``.
 
     Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
     splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
-    next to these folders or in ``meta_data``.
+    next to these folders or in ``meta_data``. If such a file is missing, :meth:`split` raises
+    InputError; for ``test``, it returns the names of the scenes in ``scans_test``.
     """
 
     marks = ("scans/scene*", "scans_test/scene*")
@@ -227,7 +228,7 @@ def _category_ids(path: Path) -> dict[str, int]:
 
 
 class ScanNet200(ScanNet):
-    """Find the scenes in a ScanNet folder as :class:`ScanNet`, but with labels of 200 classes."""
+    """List the scenes in a ScanNet folder as :class:`ScanNet`, but with labels of 200 classes."""
 
     marks = ()  # same folders as ScanNet, so the caller must name the layout
     class_names = SCANNET200_CLASS_NAMES

@@ -98,7 +98,7 @@ class SemanticKittiScan(PathTask):
 
 
 class SemanticKitti(Layout):
-    """Find the sweeps in a SemanticKITTI folder, by names of sequences, such as ``08``."""
+    """List the sweeps of sequences in a SemanticKITTI folder; names are of sequences, as ``08``."""
 
     marks = ("sequences/*/velodyne",)
     class_names = SEMANTIC_KITTI_CLASS_NAMES

@@ -80,7 +80,10 @@ class Steps(Sequence[Made], Generic[Made]):
         return self.make([self.scenes[i] for i in chosen], seeds)
 
     def share(self, step: int) -> tuple[list[int], list[int]]:
-        """Return the indices and augmentation seeds of this process's scenes in step `step`."""
+        """Return this process's scenes in step `step`: indices into `scenes`, and their seeds.
+
+        There is one augmentation seed for each scene.
+        """
         first = step * self.batch_size
         places = range(first + self.process, first + self.batch_size, self.processes)
         chosen = [_scene(len(self.scenes), self.seed, place) for place in places]

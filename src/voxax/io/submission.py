@@ -79,7 +79,10 @@ SEMANTIC_KITTI_IDS = np.array([ids[0] for ids in RAW_IDS.values()], "<u4")
 
 
 class SemanticKittiSubmission(Submission):
-    """Write ``sequences/NN/predictions/*.label`` with raw ids; zip them to ``submission.zip``."""
+    """Write ``sequences/NN/predictions/*.label`` with the data set's raw class ids, uint32.
+
+    NN is the sequence. :meth:`close` packs these files into ``submission.zip``.
+    """
 
     def add(self, scan: SemanticKittiScan, read: Any, found: np.ndarray) -> None:
         sweep = Path(scan.points)
@@ -123,7 +126,10 @@ _SENSORS = {
 
 
 class NuscenesSubmission(Submission):
-    """Write nuScenes' ``results_nusc.json`` with the boxes of each sample in the world's frame."""
+    """Write nuScenes' ``results_nusc.json`` with the best boxes of each sample (key frame).
+
+    The boxes are in the world's frame, see :meth:`voxax.io.nuscenes.NuscenesSample.best_in_world`.
+    """
 
     task = "detect"
 
@@ -157,7 +163,10 @@ class NuscenesSubmission(Submission):
 
 
 class KittiSubmission(Submission):
-    """Write KITTI's ``data/NNNNNN.txt`` with a row for each box; zip them to ``submission.zip``."""
+    """Write KITTI's ``data/NNNNNN.txt`` with a row for each box whose center is in the image.
+
+    NNNNNN is the name of the frame. :meth:`close` packs these files into ``submission.zip``.
+    """
 
     task = "detect"
 

@@ -118,16 +118,20 @@ def _corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def fan_owners(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Return the polygon index of each triangle in ``fan_triangles(polygons)``, int64 [T]."""
+    """Return, for each triangle of :func:`fan_triangles`, the index of its polygon, int64 [T].
+
+    `polygons` is the argument of :func:`fan_triangles`.
+    """
     return np.repeat(np.arange(len(polygons)), np.maximum(_corner_counts(polygons) - 2, 0))
 
 
 def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Split triangle strips into triangles, int64 [T, 3].
 
-    Strips are integer arrays [corners]. Each corner of a strip forms a triangle with the two
-    corners before it. A negative number ends a strip, and the next strip begins after it. All
-    triangles of a strip have the same orientation as the first triangle.
+    Strips are arrays [corners] of vertex rows, and the result has three vertex rows for each
+    triangle. Each corner of a strip forms a triangle with the two corners before it. A negative
+    number ends a strip, and the next strip begins after it. All triangles of a strip have the same
+    orientation as the first triangle.
     """
     if not len(strips):
         return np.zeros((0, 3), np.int64)
@@ -143,8 +147,9 @@ def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Split polygons into triangles around their first corner, int64 [T, 3], in polygon order.
 
-    Polygons are integer arrays [corners], or one array [P, corners]. Polygons with fewer than 3
-    corners have no area and are left out. The result is exact for convex polygons, which scanners
+    `polygons` are arrays [corners] of vertex rows, or one array [P, corners] for P polygons. The
+    result has three vertex rows for each triangle. Polygons with fewer than 3 corners have no area
+    and are left out. The result is exact for convex polygons, which scanners
     and modeling programs write.
     """
     if isinstance(polygons, np.ndarray) and polygons.ndim == 2 and polygons.shape[1] == 3:

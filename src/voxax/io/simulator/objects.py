@@ -20,12 +20,15 @@ ROOT, CELLAR = 0.3, 1.5
 
 
 def paint(rng: Rng, mean: float) -> float:
-    """Return a random reflectivity from 0.04 to 0.95 around ``mean``, with a wide spread."""
+    """Return a normally distributed reflectivity around ``mean``, clipped to 0.04..0.95."""
     return float(np.clip(mean + rng.normal(0.0, 0.15), 0.04, 0.95))
 
 
 def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
-    """Return a random kind (``car``, ``van``, ``truck``), and length, width, height in meters."""
+    """Return a random vehicle's kind and size: ``(kind, length, width, height)``, in meters.
+
+    The kind is ``car``, ``van`` or ``truck``.
+    """
     kind = str(rng.choice(["car", "van", "truck"], p=[0.72, 0.18, 0.10]))
     low, high = {
         "car": ([3.5, 1.60, 1.38], [4.9, 1.92, 1.72]),
@@ -37,7 +40,10 @@ def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
 
 
 def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
-    """Add with ``put`` a vehicle that heads along x; ``size`` is from :func:`vehicle_size`."""
+    """Call ``put`` for each primitive of a vehicle that heads along x.
+
+    ``size`` is the kind and size that :func:`vehicle_size` returns.
+    """
     kind, length, width, height = size
     body, glass = paint(rng, 0.4), paint(rng, 0.25)
 
@@ -87,7 +93,10 @@ POLES = {
 
 
 def pole(put: Put, rng: Rng) -> None:
-    """Add with ``put`` a random lamp, sign, traffic light or other pole; its arm points along x."""
+    """Call ``put`` for each primitive of a random lamp, sign, traffic light or other pole.
+
+    The arm of a pole, if any, points along x.
+    """
     kind = rng.choice(list(POLES), p=[share for share, *_ in POLES.values()])
     shade, (_, heights, radii) = paint(rng, 0.38), POLES[kind]
     if kind == "bollard":
@@ -118,7 +127,7 @@ def _post(put: Put, radius: float, height: float, shade: float) -> None:
 
 
 def person(put: Put, rng: Rng) -> None:
-    """Add with ``put`` a random standing or walking adult or child that faces along x."""
+    """Call ``put`` for each primitive of a random adult or child that faces along x."""
     tall = rng.uniform(1.05, 1.45) if rng.random() < 0.18 else rng.normal(1.72, 0.1)
     build = rng.uniform(0.85, 1.2) * tall / 1.72
     cloth, trousers = paint(rng, 0.38), paint(rng, 0.33)
@@ -158,7 +167,7 @@ TREES = {
 
 
 def tree(put: Put, rng: Rng) -> None:
-    """Add with ``put`` a random broad-leaved tree, young tree or conifer: trunk and leaves."""
+    """Call ``put`` for each primitive of a random broad-leaved tree, young tree or conifer."""
     kind = rng.choice(list(TREES), p=[0.6, 0.22, 0.18])
     leaf, bark = paint(rng, 0.38), paint(rng, 0.32)
     radii, clears, size = TREES[kind]
@@ -179,7 +188,7 @@ def tree(put: Put, rng: Rng) -> None:
 
 
 def bush(put: Put, rng: Rng) -> None:
-    """Add with ``put`` a random bush of one to three low clumps of leaves."""
+    """Call ``put`` for each primitive of a random bush: one to three low clumps of leaves."""
     leaf, size = paint(rng, 0.36), rng.uniform(0.35, 0.95)
     for _ in range(int(rng.integers(1, 4))):
         x, y = rng.normal(0.0, 0.5 * size, 2).tolist()
@@ -188,7 +197,7 @@ def bush(put: Put, rng: Rng) -> None:
 
 
 def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
-    """Add with ``put`` a clipped hedge along the x axis, in uneven blocks; sizes are in meters."""
+    """Call ``put`` for each block of a clipped hedge along the x axis; sizes are in meters."""
     leaf, thick, depth = paint(rng, 0.36), rng.uniform(0.25, 0.6), rng.uniform(0.04, 0.15)
     blocks = max(1, round(length / 1.6))
     run = length / blocks
@@ -200,16 +209,16 @@ def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
 
 
 def wall(put: Put, rng: Rng, length: float, height: float) -> None:
-    """Add with ``put`` a garden wall along the x axis; sizes are in meters."""
+    """Call ``put`` for each primitive of a garden wall along the x axis; sizes are in meters."""
     half = (0.5 * length, rng.uniform(0.08, 0.2), 0.5 * (height + ROOT))
     put(BOX, (0.0, 0.0, half[2] - ROOT), half, paint(rng, 0.36))
 
 
 def building(put: Put, rng: Rng, size: Triple, room: float) -> None:
-    """Add with ``put`` a random house whose front faces along -y.
+    """Call ``put`` for each primitive of a random house whose front faces along -y.
 
     Args:
-      put: function that adds a primitive.
+      put: function that adds a primitive to the scene.
       rng: generator of random numbers.
       size: width, depth and height in meters.
       room: free depth in front of the house in meters, for bays, balconies, steps and porches.

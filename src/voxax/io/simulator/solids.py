@@ -69,7 +69,7 @@ Triple = tuple[float, float, float]
 
 
 class SolidBuilder:
-    """A growing list of primitives: :meth:`add` adds one, :meth:`build` returns arrays of all."""
+    """A list of primitives: :meth:`add` appends one, :meth:`build` returns all as arrays."""
 
     def __init__(self) -> None:
         self._rows: list[tuple] = []
@@ -116,8 +116,9 @@ class SolidBuilder:
 class PlacedObjects:
     """``m`` labeled objects; an object is a range of consecutive rows of a scene's :class:`Solids`.
 
-    The argument `rows` has one tuple for each object, in the order of the primitives: the object's
-    label, its pose, the row of its first primitive, and the row after its last primitive.
+    The argument `rows` has one tuple ``(label, pose, first, stop)`` for each object. The object
+    consists of the primitives in rows ``first`` to ``stop - 1`` of the :class:`Solids`. Objects
+    must be in ascending order of rows.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:
@@ -129,14 +130,17 @@ class PlacedObjects:
         return len(self.label)
 
     def owner(self, solids: Solids) -> np.ndarray:
-        """Return the object index of each primitive, ``int64[n]``; -1 for a part of no object."""
+        """Return the index of the object that each primitive belongs to, ``int64[n]``, or -1.
+
+        ``solids`` has the ``n`` primitives of the scene. A primitive with -1 is in no object.
+        """
         owner = np.full(len(solids), -1, np.int64)
         for index, (first, stop) in enumerate(self._ends):
             owner[first:stop] = index
         return owner
 
     def boxes(self, solids: Solids) -> np.ndarray:
-        """Return the boxes of the objects, ``float64[m, 7]``: center, sizes, yaw.
+        """Return the boxes of the objects, ``float64[m, 7]``: center, length, width, height, yaw.
 
         A box is the smallest one with the yaw of the object's pose that contains the object's
         primitives, except for their parts below the z of this pose.
@@ -230,9 +234,10 @@ def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """Rotate vector ``i`` of ``[3, n]`` by ``-yaw[i]`` radians about z, and return all, ``[3, n]``.
+    """Convert vectors ``[3, n]`` from the world's axes to the axes of primitives, ``[3, n]``.
 
-    This converts vectors from the world's axes to the axes of primitives with these yaws.
+    ``yaw`` [n] has the primitives' rotations about z in radians. Vector ``i`` is rotated by
+    ``-yaw[i]``.
     """
     c, s = np.cos(yaw), np.sin(yaw)
     x, y = vector[0], vector[1]
@@ -240,20 +245,21 @@ def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
 
 
 def entry(interval: Interval) -> np.ndarray:
-    """Return the distance ``[n]`` at which each ray enters a primitive; `interval` is (near, far).
+    """Return the distance ``[n]`` at which each of ``n`` rays enters its primitive.
 
-    The distance is inf for a ray that misses, and for a ray that starts inside the primitive,
-    because sensors are outside.
+    `interval` is ``(near, far)``, each ``[n]``: the distances at which the line of a ray enters and
+    leaves the primitive, with ``near > far`` if the line misses. The result is inf for a ray that
+    misses, and for a ray that starts inside the primitive, because sensors are outside.
     """
     near, far = interval
     return np.where((near <= far) & (near > 0.0), near, np.inf)
 
 
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return the absolute cosine between ray ``i`` and the normal where it hits primitive ``i``.
+    """Return the absolute cosines ``[n]`` between ``n`` rays and the surface normals at their hits.
 
-    The result is ``[n]``. ``point`` has the positions of the hits, and ``direction`` the rays' unit
-    vectors, both ``[3, n]``.
+    Ray ``i`` hits primitive ``i`` of ``solids``. ``point`` has the positions of the hits, and
+    ``direction`` the rays' unit vectors, both ``[3, n]``.
     """
     half = solids.half.T
     local = to_local(point - solids.center.T, solids.yaw) / half

@@ -61,7 +61,11 @@ class Street:
     pavement: float
 
     def locate(self, x: Coordinate, y: Coordinate) -> tuple[np.ndarray, np.ndarray]:
-        """Convert world x, y to street coordinates: ``u``, and meters left of the center line."""
+        """Convert world x, y in meters to street coordinates, both in meters.
+
+        The first is ``u``, and the second is the distance to the left of the center line, negative
+        to the right.
+        """
         c, s = np.cos(self.heading), np.sin(self.heading)
         u, v = c * x + s * y + self.start, c * y - s * x
         slope = self.curvature * u
@@ -69,10 +73,11 @@ class Street:
         return u, across
 
     def place(self, along: float, across: float) -> Place:
-        """Convert coordinates along and across the street to the world's ``(x, y, heading)``.
+        """Return the world's ``(x, y, heading)`` of a point given in street coordinates.
 
-        This is the inverse of :meth:`locate`. It is exact on the center line; elsewhere the error
-        is a few percent of ``across``.
+        ``along`` is the coordinate ``u``, and ``across`` is meters left of the center line, as
+        :meth:`locate` returns them. The heading is the direction of the street there, in radians.
+        Positions are exact on the center line; elsewhere the error is a few percent of ``across``.
         """
         slope = self.curvature * along
         norm = np.sqrt(1.0 + slope * slope)
@@ -102,9 +107,10 @@ class Terrain:
     shade: np.ndarray
 
     def outside(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Return the distance from the edge of the nearest roadway in meters.
+        """Return the distance of world positions from the edge of the nearest roadway in meters.
 
-        It is negative on a roadway, and inf if there are no streets.
+        The distance is negative on a roadway, and inf if there are no streets. ``x`` and ``y`` have
+        the same shape, which is that of the result.
         """
         beyond = np.full(np.broadcast(x, y).shape, np.inf)
         for street in self.streets:
@@ -211,7 +217,12 @@ SIDES = (-1.0, 1.0)
 
 
 class Layout:
-    """Place objects on a terrain without overlap; :attr:`solids` collects their primitives."""
+    """Builder that adds random objects to a terrain so that they do not overlap.
+
+    The generator `rng` draws the objects. :attr:`solids` collects the primitives of all objects.
+    :attr:`boxed` has the rows for :class:`voxax.io.simulator.solids.PlacedObjects`: one for each
+    vehicle, pole and person.
+    """
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
@@ -266,7 +277,7 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Place houses and gardens along both sides of street ``index``.
+        """Place houses and gardens along both sides of street ``index`` of ``terrain.streets``.
 
         Most sides have mainly houses with gaps, and some sides have mainly gardens.
         """
@@ -368,7 +379,7 @@ class Layout:
         return length
 
     def park(self, index: int) -> None:
-        """Place parked vehicles along the curbs of street ``index``."""
+        """Place parked vehicles along both curbs of street ``index`` of ``terrain.streets``."""
         rng, street = self.rng, self.terrain.streets[index]
         for side in SIDES:
             share = rng.choice([0.2, 0.5, 0.8])
@@ -381,7 +392,7 @@ class Layout:
                     along += rng.uniform(4.0, 9.0)
 
     def drive(self, index: int) -> None:
-        """Place moving vehicles in both lanes of street ``index``."""
+        """Place moving vehicles in both lanes of street ``index`` of ``terrain.streets``."""
         rng = self.rng
         for side in SIDES:
             along = -REACH + rng.uniform(0.0, 20.0)

@@ -34,9 +34,10 @@ Rng = np.random.Generator
 
 
 class RayGrid(NamedTuple):
-    """The rays of one revolution: a step is a firing of all beams, a ring is one beam's rays.
+    """The rays of one revolution of a LiDAR sensor.
 
-    The index of a ray is ``ring * steps + step``.
+    A step is a firing of all beams, and a ring is all rays of one beam. The index of a ray is
+    ``ring * steps + step``.
 
     Attributes:
       direction: unit vectors, ``float64[3, rings * steps]``.
@@ -216,13 +217,14 @@ def nearest_hits(
     max_range: float,
     rng: Rng,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest primitive that each ray hits; rays start at ``origin``, ``float64[3]``.
+    """Return the nearest primitive that each ray of ``grid`` hits within ``max_range`` meters.
 
-    ``rng`` draws how deep rays enter primitives with a penetration, such as leaves.
+    All rays start at ``origin``, ``float64[3]``. ``rng`` draws how deep rays enter primitives with
+    a penetration, such as leaves.
 
     Returns:
       ``(distance, solid)``: the distance in meters, ``float64[rays]``, inf for no hit; and the row
-      of the primitive, ``int64[rays]``, -1 for no hit.
+      of the primitive in ``solids``, ``int64[rays]``, -1 for no hit.
     """
     distance = np.full(grid.direction.shape[1], np.inf)
     hit = np.full(len(distance), -1, np.int64)
