@@ -54,7 +54,13 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """Return the work and least time of a product with `pairs` (input row, output row) pairs."""
+    """Return the work of a product, and the least time that a device needs for it.
+
+    Args:
+      problem: the product (forward, dgrad or wgrad of a layer).
+      pairs: number of (input row, output row) pairs in its kernel map.
+      hardware: facts about the device; None leaves the time unknown.
+    """
     p = problem
     channels = (
         p.in_channels
@@ -136,8 +142,8 @@ class PairCounter:
     def estimate(self, problem: Problem) -> int:
         """Return the number of pairs of the map on which the tuner would measure this problem.
 
-        This is the concrete map of an earlier call with such a problem. Without one, it is the map
-        of a recorded scene.
+        It is the concrete map of an earlier call of an equal layer. Without such a call, it is the
+        map of a recorded scene or, for a dynamic convolution, made up from typical kernel sizes.
         """
         views = concrete_map(problem)
         if views is not None:

@@ -56,7 +56,10 @@ class TensorBoardWriter(_Writer):
         self._writer = module.SummaryWriter(os.fspath(folder))
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Write the metrics of a step, whatever its number."""
+        """Write the metrics of a step, also of one that ``every`` would leave out.
+
+        ``metrics`` is a dict from the name of a metric to its scalar value.
+        """
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
 
@@ -82,7 +85,10 @@ class WandbWriter(_Writer):
         self._run = import_extra("writing for W&B", "wandb", "wandb").init(**options)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Send the metrics of a step, whatever its number."""
+        """Send the metrics of a step, also of one that ``every`` would leave out.
+
+        ``metrics`` is a dict from the name of a metric to its scalar value.
+        """
         self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:

@@ -69,7 +69,10 @@ class Scalars:
                 self._stored.setdefault(place, []).append((row, name))
 
     def text(self, name: str) -> str:
-        """Return the instruction that defines a name, without the compiler's notes; "" if none."""
+        """Return the instruction that computes the scalar ``name``, without notes; "" if none does.
+
+        Notes are comments of the compiler inside the instruction.
+        """
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
     def origin(self, name: str) -> str:
