@@ -43,8 +43,8 @@ class LowerBound:
         skips much padding, or has its operands in a cache, may be faster than this.
       seconds: the greater of ``operations / matrix rate`` and ``bytes / bandwidth``; None unless
         both rates are known.
-      bound: which of the two is greater: arithmetic (``compute``) or ``memory``; None without
-        seconds.
+      bound: the greater of these two times: ``compute`` for the operations, ``memory`` for the
+        bytes; None if ``seconds`` is None.
     """
 
     operations: int
@@ -143,7 +143,8 @@ class PairCounter:
         """Return the number of pairs of the map on which the tuner would measure this problem.
 
         It is the concrete map of an earlier call of an equal layer. Without such a call, it is the
-        map of a recorded scene or, for a dynamic convolution, made up from typical kernel sizes.
+        map of a recorded scene. For a dynamic convolution, kernel sizes take the place of the map;
+        without an earlier call they are made up, see :func:`voxax.tuning.sample.sizes_of`.
         """
         views = concrete_map(problem)
         if views is not None:

@@ -37,9 +37,9 @@ class _Writer:
 
 
 class TensorBoardWriter(_Writer):
-    """Writes metrics for TensorBoard with tensorboardX.
+    """Writer of training metrics for TensorBoard, for ``on_metrics`` of a trainer.
 
-    ``tensorboard --logdir FOLDER`` shows them.
+    It writes with tensorboardX; ``tensorboard --logdir FOLDER`` shows the metrics.
 
     Args:
       folder: folder of the event files.
@@ -69,7 +69,9 @@ class TensorBoardWriter(_Writer):
 
 
 class WandbWriter(_Writer):
-    """Sends metrics to Weights & Biases, where it starts a new run.
+    """Writer of training metrics to Weights & Biases, for ``on_metrics`` of a trainer.
+
+    The constructor starts a new run.
 
     Args:
       every: number of steps from one sent step to the next.

@@ -96,7 +96,7 @@ class Scalars:
         """Yield the known values of scalars in each pass of a loop, from the first pass on.
 
         Args:
-          begin, end: first row of the loop, and the row after its last.
+          begin, end: index of the loop's first line in the listing, and index after its last line.
           around: known values outside of the loop, by name.
           most: largest number of passes.
         """
