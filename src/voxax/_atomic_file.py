@@ -17,8 +17,8 @@ def write_atomically(
 
     Args:
       path: the file to create or replace.
-      private: whether only the owner may read and write the file; otherwise the umask decides.
       data: the whole content of the file; text is written as UTF-8.
+      private: whether only the owner may read and write the file; otherwise the umask decides.
 
     Raises:
       OSError: the folder does not exist or cannot be written to; an existing file is unchanged.

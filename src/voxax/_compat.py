@@ -69,7 +69,7 @@ def current_trace() -> Any:
 
 
 def may_live_with(value: Any, mark: Any) -> bool:
-    """Return whether two values may belong to the same trace; False means that they do not.
+    """Return whether ``value`` and ``mark`` may belong to the same trace; False if they do not.
 
     A concrete value belongs to no trace. The result is True for two concrete values, and if the
     trace of a tracer is unknown.
@@ -195,7 +195,11 @@ def _sharding_on(device: Any) -> jax.sharding.SingleDeviceSharding:
 
 
 def is_readable(array: Any) -> bool:
-    """Return whether this process can read the values of an array now."""
+    """Return whether this process can read the values of an array now.
+
+    It can read NumPy arrays and, unless other processes hold a part, JAX arrays. It cannot read
+    tracers.
+    """
     if isinstance(array, jax.Array):
         return not is_traced(array) and array.is_fully_addressable
     return isinstance(array, np.ndarray)
@@ -630,7 +634,10 @@ def _varying(aval: Any) -> frozenset[Any]:
 
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
-    """Return a ``ShapeDtypeStruct`` that varies over the same ``shard_map`` axes as ``like``."""
+    """Return a ``ShapeDtypeStruct`` of ``shape`` and ``dtype``, also for use inside ``shard_map``.
+
+    It varies over the same axes of an enclosing ``shard_map`` as the array ``like``.
+    """
     aval: Any = jax.typeof(like)
     options = {"manual_axis_type": aval.manual_axis_type} if _varying(aval) else {}
     return jax.ShapeDtypeStruct(tuple(shape), dtype, **options)
@@ -1262,7 +1269,7 @@ def scope_in(equation: Any, outer: str = "") -> str:
 
 
 def programs_in(equation: Any) -> list[Any]:
-    """Return the jaxprs in an equation's parameters; a jaxpr with constants is a closed jaxpr."""
+    """Return the jaxprs and closed jaxprs in an equation's parameters, such as a loop's body."""
     values = equation.params.values()
     parts = (part for v in values for part in (v if isinstance(v, tuple | list) else (v,)))
     return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]

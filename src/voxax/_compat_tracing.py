@@ -287,7 +287,10 @@ def _apply(node: Node) -> list[Any]:
 
 
 def base_tracer(tracer: Any) -> Any:
-    """Return the :class:`ExampleTracer` inside nested grad and vmap tracers, or None."""
+    """Return the :class:`ExampleTracer` that ``tracer`` is or wraps, or None if there is none.
+
+    Tracers of grad and vmap wrap other tracers.
+    """
     while isinstance(tracer, core.Tracer) and not isinstance(tracer, ExampleTracer):
         inner = getattr(tracer, "primal", None)
         tracer = inner if inner is not None else getattr(tracer, "val", None)

@@ -68,7 +68,10 @@ class Ending:
         self._late: tuple[int, float] | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` at the first signal only."""
+        """Handle SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` at the first signal only.
+
+        The arguments are those of Python's signal handlers: number of the signal, and frame.
+        """
         del frame
         if self.number is None:
             self.number = number

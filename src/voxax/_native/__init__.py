@@ -70,7 +70,8 @@ def refusal(calls: Mapping[str, int]) -> str | None:
     """Return the reason why this process cannot run an exported program, or None if it can.
 
     Args:
-      calls: the native functions that the program calls: versions by name, as in :data:`CALLS`.
+      calls: dict from the name of each native function that the program calls to the version of
+        the function that it needs, as in :data:`CALLS`.
     """
     reason = unavailable() if calls else None
     if reason is not None:
@@ -94,7 +95,10 @@ def target(name: str) -> str:
 
 
 def simd() -> str | None:
-    """Return the kernels' instruction set (``avx512``, ``avx2``, ``portable``); None if absent."""
+    """Return the kernels' instruction set: ``avx512``, ``avx2`` or ``portable``.
+
+    The result is None without the library.
+    """
     library, _ = _loaded()
     return None if library is None else library.voxax_simd().decode()
 
@@ -111,7 +115,11 @@ def _digest(path: Path) -> str:
 
 
 def use_simd(name: str | None) -> bool:
-    """Set the kernels' instruction set (None: the best), and return whether this CPU has it."""
+    """Make the native kernels use the instruction set ``name``, and return True.
+
+    The names are those of :func:`simd`; None takes the best one. If this CPU or the library does
+    not have it, nothing changes, and the result is False.
+    """
     library, _ = _loaded()
     return library is not None and bool(library.voxax_use_simd(name and name.encode()))
 

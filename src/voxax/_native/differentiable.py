@@ -55,7 +55,8 @@ def differentiable_on_cpu(
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
         """Return ``(f, values)``, where ``f(*values)`` is the first result of ``portable``.
 
-        ``values`` are the arrays to differentiate, at the positions `moves` of ``arrays``.
+        ``values`` are the arrays to differentiate, at the positions `moves` of `arrays`. `f` has
+        the other arrays and the arguments `static`, pairs of name and value, as constants.
         """
 
         def function(*moved: Any) -> jax.Array:

@@ -27,12 +27,17 @@ def available() -> bool:
 
 
 def takes_rows(rows: np.ndarray) -> bool:
-    """Return whether :func:`unique_rows` is available and supports this array."""
+    """Return whether :func:`unique_rows` is available and supports `rows`.
+
+    It supports ``int32[N, W]`` with W from 1 to 5.
+    """
     return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
 
 
 def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the rows of ``int32[N, W]`` and remove duplicates.
+    """Sort the rows of ``int32[N, W]`` lexicographically, and remove duplicates.
+
+    The library uses at most `threads` threads.
 
     Returns:
       ``(unique int32[M, W], inverse int32[N])``; ``unique[inverse]`` are the given rows.
@@ -45,7 +50,10 @@ def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndar
 
 
 def takes_offsets(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray) -> bool:
-    """Return whether :func:`find_neighbors` is available and supports these arguments."""
+    """Return whether :func:`find_neighbors` is available and supports these arguments.
+
+    It supports integers in 1 to 4 axes, with offsets below ``2**30``.
+    """
     return (
         available()
         and sorted_rows.dtype == np.int32
@@ -62,10 +70,14 @@ def find_neighbors(
     rows: int,
     threads: int = 1,
 ) -> np.ndarray:
-    """Return ``int32[rows, K]``: the row of each ``center + offset`` in ``sorted_rows``, or -1.
+    """Return ``int32[rows, K]``, the index in `sorted_rows` of each center plus offset, or -1.
 
-    Rows after those of ``centers`` are -1. The arguments are those of
-    :func:`voxax.coords.host.find_neighbors`.
+    Args:
+      sorted_rows: ``int32[N, 1 + D]``, batch index and coordinates, in lexicographic order.
+      centers: ``int[M, 1 + D]``.
+      offsets: ``int[K, D]`` in lexicographic order.
+      rows: number of rows of the result, M or more. Rows from M on are -1.
+      threads: the largest number of threads.
 
     Raises:
       ValueError: the shapes of the arrays do not match, or `rows` is less than the number of
@@ -94,7 +106,10 @@ def find_neighbors(
 
 
 def takes_table(neighbors: np.ndarray) -> bool:
-    """Return whether :func:`invert_table` and :func:`list_pairs` are available for this table."""
+    """Return whether :func:`invert_table` and :func:`list_pairs` are available for this table.
+
+    They support tables `neighbors` of ``int32[rows, K]``.
+    """
     return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
 
 
@@ -114,7 +129,7 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
     """List the pairs of input and output rows of a kernel map, tap by tap.
 
     `neighbors` is ``int32[rows, K]``, the input row of each output row at each of K taps, or -1.
-    The result has space for `places` pairs.
+    The result has space for `places` pairs, which must be at least ``rows * K``.
 
     Returns:
       ``(pairs int32[2, places], starts int32[K + 1])``. ``pairs[0]`` has the input rows and
@@ -129,7 +144,10 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
 
 
 def takes_positions(local: np.ndarray) -> bool:
-    """Return whether :func:`find_cells` is available and supports these positions."""
+    """Return whether :func:`find_cells` is available and supports the positions `local`.
+
+    It supports floats, ``[N, D]`` with D from 1 to 4, in float32 or float64.
+    """
     known = local.dtype == np.float32 or local.dtype == np.float64
     return available() and known and 1 <= local.shape[1] <= 4
 
@@ -137,12 +155,17 @@ def takes_positions(local: np.ndarray) -> bool:
 def find_cells(
     local: np.ndarray, scale: Any, inverse: Any, edge: Any, size: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each position's grid cell, ``int32[N, D]``, and whether the grid has it, ``bool[N]``.
+    """Return the cell of each position at stride 1, and whether the position has a cell.
 
-    For the arguments see :func:`voxax.geometry.cells.cells`.
+    Args:
+      local: ``float[N, D]``, positions relative to the lattice's origin.
+      scale, inverse, edge, size: attributes of a :class:`voxax.geometry.cells.Lattice`.
+
+    Returns:
+      ``(int32[N, D], bool[N])``, as :func:`voxax.geometry.cells.cells` returns them.
 
     Raises:
-      ValueError: the grid and the positions differ in their number of axes.
+      ValueError: the lattice and the positions differ in their number of axes.
     """
     rows, axes = local.shape
     lattice = [

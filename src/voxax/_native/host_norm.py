@@ -31,7 +31,7 @@ def batch_norm(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Normalize the rows of ``x`` by channel, and write them to ``y``.
 
-    See :func:`voxax.nn.functional.batch_norm.batch_norm`. All arrays are C-contiguous.
+    All arrays are C-contiguous.
 
     Args:
       x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16.
@@ -39,7 +39,8 @@ def batch_norm(
       scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 if ``x`` is float64.
       residual: ``[N, C]`` in the dtype of ``x``, added before ReLU, or None.
       y: the result, ``[N, C]`` in the dtype of ``x``; None only computes the returned values.
-      momentum, epsilon, training, relu: as in that function.
+      momentum, epsilon, training, relu: as in
+        :func:`voxax.nn.functional.batch_norm.batch_norm`.
       threads: the largest number of threads.
 
     Returns:

@@ -112,8 +112,14 @@ def extreme_rows(
 ) -> np.ndarray:
     """Return the row of ``x`` with the largest or smallest value in each window and channel.
 
-    Window m has the rows ``neighbors[m]`` except -1. The result is ``int32[M, C]``, -1 for empty
-    windows.
+    Args:
+      x: ``[N, C]``.
+      neighbors: ``int32[M, K]``, the rows of ``x`` in each of M windows; -1 is no row.
+      largest: whether to take the largest values instead of the smallest.
+      threads: the largest number of threads.
+
+    Returns:
+      ``int32[M, C]``; -1 for empty windows.
     """
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
     sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]

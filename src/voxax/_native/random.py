@@ -57,7 +57,10 @@ def fold_in_on_host(words: np.ndarray, number: np.ndarray | int) -> np.ndarray:
 
 
 def permutation(key: jax.Array, count: int) -> jax.Array:
-    """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for a count up to 1000."""
+    """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for a count up to 1000.
+
+    :func:`is_plain_key` must be true for ``key``.
+    """
     (order,) = _permutation(jax.random.key_data(key), count=count)
     return order
 

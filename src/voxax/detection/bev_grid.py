@@ -313,10 +313,10 @@ def finite_codes(
 def best_rows(
     logits: jax.Array, number: int, min_score: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the rows of the highest logits, their scores, and a mask of the rows that count.
+    """Return the indices of the highest logits, their scores, and a mask of those that count.
 
-    All results are ``[number]``, and ``logits`` is ``[N]``. A score is the sigmoid of a logit. Rows
-    with a logit of NaN or -inf, or a score below ``min_score``, do not count.
+    ``logits`` is ``[N]``. Each result is ``[number]``, the highest logit first. A score is the
+    sigmoid of a logit. Logits of NaN or -inf, or with a score below ``min_score``, do not count.
     """
     lowest = jnp.asarray(-jnp.inf, logits.dtype)
     flat = jnp.where(jnp.isnan(logits), lowest, logits)

@@ -140,7 +140,10 @@ def as_mask(name: str, array: Any, number: int, what: str) -> jax.Array:
 
 
 def check_table(boxes: Any, name: str = "boxes") -> None:
-    """Raise :class:`voxax.InputError` unless boxes have two axes, ``[N, 7]`` or ``[N, 9]``."""
+    """Raise :class:`voxax.InputError` unless ``boxes`` is ``[N, 7]`` or ``[N, 9]``.
+
+    The message calls the boxes ``name``.
+    """
     if boxes.ndim != 2:
         raise InputError(
             f"{name} of shape {list(boxes.shape)}: give one scene's [N, 7] or [N, 9]; map batches "

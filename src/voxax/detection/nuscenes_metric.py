@@ -76,7 +76,8 @@ class NuscenesObjects(Objects):
     def within(self, ranges: Mapping[str, float]) -> NuscenesObjects:
         """Return the boxes nearer to the vehicle than the range of their class.
 
-        Boxes with 0 points, and boxes of classes that are not in `ranges`, are left out.
+        `ranges` is a dict from class to range in meters. Boxes with 0 points, and boxes of classes
+        that are not in `ranges`, are left out.
         """
         distance = np.linalg.norm(self.boxes[:, :2], axis=1)
         limit = np.array([ranges.get(name, -1.0) for name in self.classes.tolist()])

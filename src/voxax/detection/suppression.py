@@ -50,7 +50,7 @@ def nms(
     valid: Bool[Array | np.ndarray, " N"] | None = None,
     overlap: NmsOverlap = "bev",
 ) -> Selected:
-    """Non-maximum suppression: go by falling score, select boxes that overlap no selected one.
+    """Select boxes by falling score, and leave out those that overlap a selected box (NMS).
 
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``, the boxes of one scene; use ``jax.vmap`` for several scenes.
@@ -92,7 +92,9 @@ def circle_nms(
     classes: Int[Array | np.ndarray, " N"] | None = None,
     valid: Bool[Array | np.ndarray, " N"] | None = None,
 ) -> Selected:
-    """Non-maximum suppression by the distance of centers seen from above, not by overlap.
+    """Select boxes by falling score, and leave out those with a center near a selected center.
+
+    This is non-maximum suppression by the distance of centers, seen from above, not by overlap.
 
     Args:
       centers: ``[N, 2]`` or more columns, such as whole boxes; the first two columns are x and y in

@@ -233,7 +233,13 @@ def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
 
 
 def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
-    """Return the report on the products `calls`; `seconds` is the time spent on measuring them."""
+    """Return the report on products of a function: their algorithms, times and lower bounds.
+
+    Args:
+      calls: the products, as :func:`find_products` returns them.
+      platform: platform that the products run on, such as ``tpu``.
+      seconds: time that was spent on measuring, which the report states.
+    """
     own, device = hardware_of(platform)
     hardware = None if device is None else describe(device)
     counter = PairCounter()

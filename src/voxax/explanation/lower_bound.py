@@ -43,8 +43,8 @@ class LowerBound:
         skips much padding, or has its operands in a cache, may be faster than this.
       seconds: the greater of ``operations / matrix rate`` and ``bytes / bandwidth``; None unless
         both rates are known.
-      bound: which of the two is greater: arithmetic (``compute``) or ``memory``; None without
-        seconds.
+      bound: the greater of these two times: ``compute`` for the operations, ``memory`` for the
+        bytes; None if ``seconds`` is None.
     """
 
     operations: int
@@ -54,7 +54,13 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """Return the work and least time of a product with `pairs` (input row, output row) pairs."""
+    """Return the work of a product, and the least time that a device needs for it.
+
+    Args:
+      problem: the product (forward, dgrad or wgrad of a layer).
+      pairs: number of (input row, output row) pairs in its kernel map.
+      hardware: facts about the device; None leaves the time unknown.
+    """
     p = problem
     channels = (
         p.in_channels
@@ -136,8 +142,9 @@ class PairCounter:
     def estimate(self, problem: Problem) -> int:
         """Return the number of pairs of the map on which the tuner would measure this problem.
 
-        This is the concrete map of an earlier call with such a problem. Without one, it is the map
-        of a recorded scene.
+        It is the concrete map of an earlier call of an equal layer. Without such a call, it is the
+        map of a recorded scene. For a dynamic convolution, kernel sizes take the place of the map;
+        without an earlier call they are made up, see :func:`voxax.tuning.sample.sizes_of`.
         """
         views = concrete_map(problem)
         if views is not None:

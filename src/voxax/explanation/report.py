@@ -60,8 +60,10 @@ class Explained:
 
     @property
     def ratio(self) -> float | None:
-        """Time divided by lower bound; 1 is the best possible. None if the time or the bound is
-        unknown, or if the time was measured on another machine."""
+        """Time divided by lower bound; 1 is the best possible.
+
+        None if the time or the bound is unknown, or if the time is from another machine.
+        """
         seconds, bound = self.choice.seconds, self.lower_bound
         if seconds is None or bound is None or not bound.seconds:
             return None

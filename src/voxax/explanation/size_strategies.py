@@ -67,8 +67,11 @@ class Strategies:
 
     @property
     def break_even(self) -> float | None:
-        """Number of calls after which ``specialized``, with its time of compiling, has taken less
-        time than the fastest other algorithm; None if it is not faster, or if times are missing."""
+        """Number of calls after which ``specialized`` has saved the time of its compilation.
+
+        The algorithm ``specialized`` is compiled for one histogram of kernel sizes. The saving is
+        relative to the fastest other algorithm. None if nothing is saved or times are missing.
+        """
         own, best = self["specialized"], self._best_other
         if own.seconds is None or own.compile_seconds is None or best is None:
             return None

@@ -87,7 +87,8 @@ def check_runs_here(needs: dict[str, Any]) -> None:
 def loaded(data: bytes, num_weights: int) -> Callable[..., Any]:
     """Load the executable that :func:`compiled_here` returned; return it as a function.
 
-    `data` is a pickle, so loading may run any code. `num_weights` is the number of weight arrays.
+    The function takes ``(weights, coords, features)`` and returns a dict of arrays. `num_weights`
+    is the number of arrays in ``weights``. `data` is a pickle, so loading may run any code.
     """
     arguments = jax.tree.structure((([0] * num_weights, 0, 0), {}))
     results = jax.tree.structure(dict.fromkeys(RESULT, 0))

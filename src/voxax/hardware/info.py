@@ -41,7 +41,7 @@ def facts_from(source: str, **values: Any) -> Facts:
 
 
 def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
-    """Merge facts: take each field from the first source that knows it."""
+    """Return one fact for each field: that of the first of ``sources`` that knows the field."""
     facts: Facts = {}
     for source in sources:
         for name, fact in source.items():
@@ -272,7 +272,7 @@ _BYTES = ("memory_in_use", "memory_peak", "host_memory_in_use")
 
 
 def shown(name: str, value: Any) -> str:
-    """Format a field's value with its unit for printing; ``-`` if unknown."""
+    """Format the value of the field ``name`` with its unit, for printing; ``-`` if it is None."""
     counts_bytes = name.endswith("_bytes") or name in _BYTES
     unit = "bytes" if counts_bytes else _UNITS.get(name, "")
     if value is None:

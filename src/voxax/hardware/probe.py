@@ -40,8 +40,8 @@ _OTHER = {"bytes": 1 << 30, "size": 4096}
 def key_of(facts: Facts) -> str:
     """Return the file name of a measurement: device kind, model, cores, JAX version, and a digest.
 
-    The digest distinguishes names that become equal when special characters are replaced, and
-    revisions of the probe.
+    ``facts`` are the facts about the device. The digest distinguishes names that become equal when
+    special characters are replaced, and revisions of the probe.
     """
     known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
     text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))

@@ -113,9 +113,10 @@ _FLAX_CALL = nnx.BatchNorm.__call__
 
 
 def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options of sparse layers to arguments of ``nnx.Conv``, with voxax's defaults added.
+    """Return arguments of ``nnx.Conv`` for the options of a sparse layer, with voxax's defaults.
 
-    Options that ``nnx.Conv`` does not have, such as ``fwd_algo``, are left out.
+    The options ``dtype``, ``param_dtype`` and ``precision`` are passed on. Options that
+    ``nnx.Conv`` does not have, such as ``fwd_algo``, are left out.
 
     Raises:
       InputError: an option that sparse layers do not have.
@@ -305,11 +306,17 @@ class GroundDetector(Module):
         self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
 
     def encode(self, voxels: Voxels) -> Voxels:
-        """Return the sparse backbone's output; its ``num_dropped`` counts rows lost to capacity."""
+        """Run the sparse backbone on ``voxels``, and return its output.
+
+        ``num_dropped`` of the output is the number of rows that were lost to capacity.
+        """
         return self.backbone_3d(voxels)
 
     def predictions(self, encoded: Voxels) -> Any:
-        """Run the dense backbone and the head on a result of :meth:`encode`; return predictions."""
+        """Run the dense backbone and the head; return the head's predictions.
+
+        ``encoded`` is the output of the sparse backbone, from :meth:`encode`.
+        """
         with jax.named_scope("ground"):
             return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
 
@@ -330,11 +337,12 @@ class GroundDetector(Module):
 
 
 def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
-    """Return a pattern and its replacement, which rename the layers of dense levels.
+    """Return a rule that renames the layers in the levels of :class:`BEVBackbone`.
 
-    The result is one rule for :func:`renaming`. OpenPCDet stores level ``i`` as a flat list of
-    convolutions, norms and ReLUs. The rule renames ``{path}levels.i.j.conv`` to ``{blocks}.i.n``
-    and ``{path}levels.i.j.norm`` to ``{blocks}.i.{n + 1}``, with ``n = before + 3 * j``.
+    The rule is an argument of :func:`renaming`: a pattern and its replacement. OpenPCDet and
+    mmdetection3d store level ``i`` as a flat list of convolutions, norms and ReLUs. The rule
+    renames ``{path}levels.i.j.conv`` to ``{blocks}.i.n`` and ``{path}levels.i.j.norm`` to
+    ``{blocks}.i.{n + 1}``, with ``n = before + 3 * j``.
 
     Args:
       path: regular expression for the text before ``levels`` in voxax's names.

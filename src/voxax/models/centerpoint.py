@@ -36,7 +36,9 @@ Groups = Sequence[Sequence[int]]
 
 
 def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ...], ...]:
-    """Return ``groups`` as checked tuples of class numbers; None is one group of all classes.
+    """Return ``groups`` as tuples of class numbers; None gives one group of all classes.
+
+    Each class, from 0 to ``num_classes - 1``, must be in exactly one group.
 
     Raises:
       InputError: a class is missing, given twice or unknown.
@@ -152,9 +154,9 @@ class CenterHead(Module):
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return a function from the path of a layer in the head to its OpenPCDet name.
+    """Return a function from a layer's path in :class:`CenterHead` to its name in OpenPCDet.
 
-    The argument ``norm`` is a suffix: it follows the ``.1`` at the end of a normalization's name.
+    The name of a normalization ends with ``.1`` and the text ``norm``, which may be empty.
     """
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
@@ -230,9 +232,9 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict from codebase to how it names and stores the weights.
+        """Return how each supported codebase names and stores the weights of this network.
 
-        The keys are names such as ``openpcdet``.
+        The result is a dict from the codebase's name, such as ``openpcdet``, to its ``Source``.
         """
         names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")

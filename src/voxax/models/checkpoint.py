@@ -419,17 +419,17 @@ def check_same_arrays(
     cast: bool = False,
     error: type[VoxaxError] = FileFormatError,
 ) -> None:
-    """Check that two trees of arrays have the same names, shapes and dtypes.
+    """Raise an error unless two trees of arrays have the same names, shapes and dtypes.
 
     Args:
       where: description of the stored arrays for the message, such as ``step 3 of FOLDER``.
       stored: the stored arrays, their shapes, or orbax's metadata of them.
       like: the expected arrays or their shapes.
       cast: whether to allow stored dtypes that :func:`load_arrays` can convert.
-      error: class of the error to raise.
+      error: class of the error to raise, by default FileFormatError.
 
     Raises:
-      FileFormatError: an array differs (or the class ``error``); the message names the first one.
+      FileFormatError: an array is missing or differs; the message names the first such array.
     """
     there, here = dict(_leaves(getattr(stored, "tree", stored))), dict(_leaves(like))
     shapes = [

@@ -289,11 +289,11 @@ class MinkUNet(UNet):
         return self.stem_second(self.stem(voxels))
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict from codebase to how it names and stores the weights.
+        """Return how each supported codebase names and stores the weights of this network.
 
-        The codebases are SPVNAS and mmdetection3d if the stem has two convolutions, else
-        MinkowskiEngine. mmdetection3d with TorchSparse and with spconv differ in
-        ``drops_last_plane``.
+        The result is a dict from the codebase's name to its ``Source``. The codebases are SPVNAS
+        and mmdetection3d if the stem has two convolutions, else MinkowskiEngine. mmdetection3d
+        with TorchSparse and with spconv are two entries, which differ in ``drops_last_plane``.
         """
         if isinstance(self.stem_second, Sequential):
             peer, names = Minkowski(pointwise="."), _minkowski_names()
@@ -486,9 +486,9 @@ class SpUNet(UNet):
         self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud name and store the weights.
+        """Return how Pointcept and torch-pointcloud name and store the weights of this network.
 
-        The result is a dict from version names, such as ``pointcept-v1m2``.
+        The result is a dict from a version's name, such as ``pointcept-v1m2``, to its ``Source``.
         """
         last = len(self.down) - 1
 

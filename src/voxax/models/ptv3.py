@@ -367,9 +367,9 @@ class PTv3(Module):
         self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud name and store the weights.
+        """Return how Pointcept and torch-pointcloud name and store the weights of this network.
 
-        The result is a dict from version names, such as ``pointcept-v1.5.1``.
+        The result is a dict from a version's name, such as ``pointcept-v1.5.1``, to its ``Source``.
         """
         last = len(self.up) - 1
         whole = self.head is not None

@@ -161,9 +161,9 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict from codebase to how it names and stores the weights.
+        """Return how each supported codebase names and stores the weights of this network.
 
-        The keys are names such as ``openpcdet``.
+        The result is a dict from the codebase's name, such as ``openpcdet``, to its ``Source``.
         """
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
@@ -300,7 +300,10 @@ class MultiAnchorHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[AnchorOutput, ...]:
-        """Return the predictions of each head, in the order of ``groups``."""
+        """Return the predictions of each head, in the order of ``groups``.
+
+        ``grid`` is ``[B, X, Y, in_channels]``.
+        """
         grid = self.shared(grid)
         return tuple(head(grid) for head in self.heads)
 
@@ -371,7 +374,10 @@ class MultiHeadSECOND(SECOND):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet names and stores the weights, as a dict with one entry."""
+        """Return how OpenPCDet names and stores the weights of this network.
+
+        The result is a dict with one entry, from the codebase's name to its ``Source``.
+        """
         head = renaming(
             (r"^shared\b", "shared_conv"),
             (r"^heads\b", "rpn_heads"),

@@ -321,6 +321,9 @@ class StepTrainer(abc.ABC):
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
         """Run one training step; return ``(loss, prediction, number of rows lost to capacity)``.
 
+        ``voxels`` is the module's input. Each subclass defines the form of ``labels``, which is an
+        array or a pytree of arrays, and of the prediction.
+
         Raises:
           InputError: the labels are invalid; the trainer is unchanged then.
         """
@@ -368,7 +371,7 @@ class StepTrainer(abc.ABC):
         return output
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
-        """Compile the training step for the shapes of ``voxels`` without running it."""
+        """Compile the training step for the shapes of ``voxels`` and ``labels``; run nothing."""
         arguments = self._arguments(voxels, labels)
         self._gradients.lower(*arguments).compile()
         grads, *_ = self._gradients.eval_shape(*arguments)
@@ -598,6 +601,9 @@ class Trainer(StepTrainer):
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
         """Run one training step; return ``(loss, predicted classes, rows lost to capacity)``.
+
+        ``labels`` are described at :class:`Trainer`. The predicted classes are ``int32``, one for
+        each row of logits.
 
         Raises:
           InputError: labels in a NumPy array are too large; the trainer is unchanged then. Rows of

@@ -80,7 +80,10 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Run the layer with a new kernel map; return Voxels with ``capacity`` rows."""
+        """Run the layer on ``voxels``; return Voxels with ``capacity`` rows.
+
+        Each call makes a kernel map of this output capacity.
+        """
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -97,7 +100,14 @@ def stage(
 ) -> tuple[nnx.List, tuple[int, ...]]:
     """Return the layers of a level, and the numbers of cells of its grid along each axis.
 
-    The layers are a convolution of stride 2 and two blocks. ``grid`` is the previous level's grid.
+    The layers are a :class:`GrowingConv` of stride 2, then two layers of :func:`blocks`.
+
+    Args:
+      in_channels, out_channels: numbers of channels of the level's input and output.
+      grid: numbers of cells of the previous level's grid along each axis.
+      kernel_size, padding: kernel size and padding of the strided convolution.
+      residual: whether the two layers are residual blocks.
+      common: more arguments of all layers. ``use_bias`` does not affect the strided convolution.
     """
     plain = {k: v for k, v in common.items() if k != "use_bias"}
     down = GrowingConv(in_channels, out_channels, kernel_size, 2, padding, grid, **plain)
@@ -119,7 +129,7 @@ def blocks(
 
 
 def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") -> list[Voxels]:
-    """Run lists of layers in turn; return the voxels after each list.
+    """Run the lists of layers in ``stages`` in turn; return the voxels after each list.
 
     In profiles the lists are called ``name`` and a number from 1 on.
     """
@@ -133,7 +143,10 @@ def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") 
 
 
 def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return two functions, from a layer's path to its OpenPCDet and torch-pointcloud names."""
+    """Return two functions, from a layer's path to its OpenPCDet and torch-pointcloud names.
+
+    ``residual`` is whether the backbone has residual blocks.
+    """
     second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
     layers = (
         *second,
@@ -226,9 +239,9 @@ class VoxelBackBone8x(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+        """Return how OpenPCDet and torch-pointcloud name and store the weights of this network.
 
-        The keys are version names, such as ``openpcdet``.
+        The result is a dict from a version's name, such as ``openpcdet``, to its ``Source``.
         """
         openpcdet, torch_pointcloud = backbone_names(self.residual)
         spconv = Spconv("reversed")

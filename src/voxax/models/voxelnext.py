@@ -135,9 +135,9 @@ class VoxelNeXtBackbone(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+        """Return how OpenPCDet and torch-pointcloud name and store the weights of this network.
 
-        The keys are version names, such as ``openpcdet``.
+        The result is a dict from a version's name, such as ``openpcdet``, to its ``Source``.
         """
         openpcdet, torch_pointcloud = _backbone_names()
         spconv, norms = Spconv("reversed"), "^(?!shared)"  # `shared` has PyTorch's defaults
@@ -271,9 +271,9 @@ class VoxelNeXt(Module):
         return VoxelNeXtOutput(ground, tuple(named))
 
     def sources(self) -> dict[str, Source]:
-        """Return a dict of how OpenPCDet and torch-pointcloud name and store the weights.
+        """Return how OpenPCDet and torch-pointcloud name and store the weights of this network.
 
-        The keys are version names, such as ``openpcdet``.
+        The result is a dict from a version's name, such as ``openpcdet``, to its ``Source``.
         """
         openpcdet, torch_pointcloud = _backbone_names()
         sparse = Spconv("reversed")

@@ -37,9 +37,9 @@ class _Writer:
 
 
 class TensorBoardWriter(_Writer):
-    """Writes metrics for TensorBoard with tensorboardX.
+    """Writer of training metrics for TensorBoard, for ``on_metrics`` of a trainer.
 
-    ``tensorboard --logdir FOLDER`` shows them.
+    It writes with tensorboardX; ``tensorboard --logdir FOLDER`` shows the metrics.
 
     Args:
       folder: folder of the event files.
@@ -56,7 +56,10 @@ class TensorBoardWriter(_Writer):
         self._writer = module.SummaryWriter(os.fspath(folder))
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Write the metrics of a step, whatever its number."""
+        """Write the metrics of a step, also of one that ``every`` would leave out.
+
+        ``metrics`` is a dict from the name of a metric to its scalar value.
+        """
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
 
@@ -66,7 +69,9 @@ class TensorBoardWriter(_Writer):
 
 
 class WandbWriter(_Writer):
-    """Sends metrics to Weights & Biases, where it starts a new run.
+    """Writer of training metrics to Weights & Biases, for ``on_metrics`` of a trainer.
+
+    The constructor starts a new run.
 
     Args:
       every: number of steps from one sent step to the next.
@@ -82,7 +87,10 @@ class WandbWriter(_Writer):
         self._run = import_extra("writing for W&B", "wandb", "wandb").init(**options)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Send the metrics of a step, whatever its number."""
+        """Send the metrics of a step, also of one that ``every`` would leave out.
+
+        ``metrics`` is a dict from the name of a metric to its scalar value.
+        """
         self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:

@@ -16,7 +16,10 @@ from voxax.predict.cycles import count_all
 
 
 def main(arguments: list[str]) -> int:
-    """Count the cycles, print the tables, and return the exit status."""
+    """Count the cycles, print the tables, and return the exit status.
+
+    ``arguments`` are those of the command line; the docstring of the module explains them.
+    """
     if len(arguments) not in (2, 3):
         print(__doc__, file=sys.stderr)  # noqa: T201
         return 2

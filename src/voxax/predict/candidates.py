@@ -54,7 +54,8 @@ def is_known(
     """Return whether an entry of the tuning cache suffices to choose the kernel of a product.
 
     A measured entry suffices. A predicted entry suffices only if it contains the candidate that is
-    the default on the device ``hardware``. An ``entry`` of None does not suffice.
+    the default on the device ``hardware``. An ``entry`` of None does not suffice. ``problem`` is
+    the product, and ``admitted`` are its allowed algorithms.
     """
     if entry is None or not entry.predicted:
         return entry is not None
@@ -67,8 +68,9 @@ def predict_all(
 ) -> Iterator[tuple[Problem, Entry | None]]:
     """Run :func:`predict` for many products in parallel on all CPU cores.
 
-    Yield ``(product, result of predict)`` in the order of ``products``. These are pairs of a
-    product and its allowed algorithms.
+    ``products`` are pairs ``(product, allowed algorithms)``. Yield a pair ``(product, result)`` for
+    each product, in the same order, where the result is that of :func:`predict`. ``chip`` and
+    ``hardware`` are arguments of :func:`predict`.
     """
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
@@ -152,10 +154,10 @@ def product(
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
     """Return the number of grid steps that a window kernel takes on one core.
 
-    A tile of consecutive output rows reads one run of consecutive input rows for each column of the
-    kernel (offsets that differ along the last axis only). A step reads a window, which is a part of
-    a run, for every column and for several tiles together. The longest run of these tiles therefore
-    determines their number of steps.
+    A window kernel reads input rows by windows, which are parts of runs of consecutive rows. A tile
+    of consecutive output rows needs one run for each column of the kernel (offsets that differ
+    along the last axis only). A step reads a window for every column and for several tiles
+    together. The longest run of these tiles therefore determines their number of steps.
 
     Args:
       problem: a product.

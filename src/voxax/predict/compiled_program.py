@@ -289,7 +289,10 @@ class CompiledProgram:
         return [k.cost(self.chip, each.get(k.name, every)) for k in self.kernels]
 
     def open(self, passes: Passes = None) -> list[str]:
-        """Return the names of the kernels that are not counted in full, see :class:`Cost`."""
+        """Return the names of the kernels that are not counted in full, see :class:`Cost`.
+
+        ``passes`` is as for :meth:`costs`.
+        """
         return [cost.kernel.name for cost in self.costs(passes) if not cost.complete]
 
     def seconds(self, passes: Passes = None, at_least: bool = False) -> float:
@@ -365,7 +368,10 @@ LEFT_OUT = (
 
 
 def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> str:
-    """Return a table of the ``most`` slowest kernels as text, with the program's time."""
+    """Return a table of the ``most`` slowest kernels as text, with the program's time.
+
+    ``passes`` is as for :meth:`CompiledProgram.costs`.
+    """
     chip = program.chip
     rows = [("kernel", "runs", "cycles", "issued", "MB", "us", "bound")]
     costs = sorted(program.costs(passes), key=lambda cost: -cost.seconds)
@@ -401,7 +407,10 @@ def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> s
 
 
 def render_loops(program: CompiledProgram, name: str = "") -> str:
-    """Return a table of one kernel's loops as text; no name takes the slowest Pallas kernel."""
+    """Return a table of the loops of one kernel of ``program`` as text.
+
+    ``name`` is the kernel's name; without a name, it is the slowest Pallas kernel.
+    """
     kernel = program.kernel(name)
     assert kernel.listing is not None
     lines = [f"{kernel.name} ({kernel.kind}), cycles (of them issued) of one pass, units busy:"]

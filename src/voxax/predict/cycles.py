@@ -44,7 +44,10 @@ def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
 def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
     """Compile programs for TPUs, present or absent, and count each kernel's cycles.
 
-    The function is like :func:`outcomes`, but raises VoxaxError if a program does not compile.
+    ``requests`` are as for :func:`outcomes`. The programs are returned in the same order.
+
+    Raises:
+      VoxaxError: a program does not compile, or an error of :func:`outcomes`.
     """
     found = []
     for outcome in outcomes(requests):
@@ -137,6 +140,9 @@ def _environment(dump: Path) -> dict[str, str]:
 
 
 def matrix_product(size: int = 4096, dtype: str = "bfloat16") -> tuple[Any, ...]:
-    """Return ``(function, *shapes)`` of ``a @ b`` for square matrices; a `target` of `count`."""
+    """Return ``(function, *shapes)`` of ``a @ b`` for two matrices ``[size, size]`` of ``dtype``.
+
+    :func:`count` takes the name of this function as its ``target``.
+    """
     shape = jax.ShapeDtypeStruct((size, size), jnp.dtype(dtype))
     return jnp.dot, shape, shape

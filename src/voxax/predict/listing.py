@@ -67,7 +67,10 @@ def flags(folder: Path) -> str:
 
 
 def read_equal(text: str) -> dict[str, str]:
-    """Return ``{kernel: equal kernel that was compiled}`` from a ``deduplication-map``."""
+    """Return a dict from each kernel without a listing to the equal kernel that has one.
+
+    ``text`` is the content of the file ``deduplication-map``. Kernels are given by name.
+    """
     found = {}
     for part in text.split("key:")[1:]:
         name, *rest = part.split()

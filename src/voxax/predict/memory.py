@@ -313,7 +313,9 @@ class ProgramMemory:
 
 
 def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
-    """Compile ``step`` for the shapes of ``voxels`` on a device, which may be absent; return sizes.
+    """Compile ``step`` for the shapes of ``voxels``, and return the memory that the program needs.
+
+    ``device`` may be absent. Nothing is run.
 
     Raises:
       Exception: tracing or compiling fails for another reason than lack of memory.

@@ -69,7 +69,10 @@ class Scalars:
                 self._stored.setdefault(place, []).append((row, name))
 
     def text(self, name: str) -> str:
-        """Return the instruction that defines a name, without the compiler's notes; "" if none."""
+        """Return the instruction that computes the scalar ``name``, without notes; "" if none does.
+
+        Notes are comments of the compiler inside the instruction.
+        """
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
     def origin(self, name: str) -> str:
@@ -93,7 +96,7 @@ class Scalars:
         """Yield the known values of scalars in each pass of a loop, from the first pass on.
 
         Args:
-          begin, end: first row of the loop, and the row after its last.
+          begin, end: index of the loop's first line in the listing, and index after its last line.
           around: known values outside of the loop, by name.
           most: largest number of passes.
         """

@@ -111,10 +111,10 @@ def forget_passed() -> None:
 
 @functools.lru_cache(maxsize=64)  # called for each choice
 def device_name(info: HardwareInfo) -> str:
-    """Return a name of a device for file names, such as ``cpu-amd-epyc-9r14-2-cores``.
+    """Return the name of a device for file names, such as ``cpu-amd-epyc-9r14-2-cores``.
 
-    The name of a CPU contains the number of cores that the process may use, because the fastest
-    algorithm depends on it.
+    ``info`` describes the device. The name of a CPU contains the number of cores that the process
+    may use, because the fastest algorithm depends on it.
     """
     kind, platform = (
         re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
@@ -272,7 +272,11 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, device: str) -> Contents:
-    """Read the cache file of a device; report errors in the result's ``problem``, raise none."""
+    """Return the content of the cache file at `path`; raise no error.
+
+    A file that cannot be read, or is not for the device `device`, sets the result's ``problem``. A
+    file that does not exist counts as empty.
+    """
     stamp = stamp_of(path)
     try:
         values = parse_document(read_bounded(path, MAX_BYTES)[0])
@@ -433,9 +437,10 @@ def add_entry(store: Store, key: str, entry: Entry) -> None:
 
 
 def merged(store: Store, added: Store) -> Store:
-    """Return the entries of both stores, without changing `store`.
+    """Return the entries of both stores, without changing either store.
 
-    Two entries of one problem and jaxlib version are merged by :func:`add_entry`.
+    If both have an entry of one problem and jaxlib version, the two are merged by
+    :func:`add_entry`, where the entry in `added` counts as the newer one.
     """
     store = dict(store) if added else store
     for (key, _), entry in added.items():
@@ -444,7 +449,7 @@ def merged(store: Store, added: Store) -> Store:
 
 
 def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return the entries as ``{key: [entry, ...]}`` of JSON values, sorted by key."""
+    """Return the entries of a store as JSON values ``{key: [entry, ...]}``, sorted by key."""
     by_key: dict[str, list[dict[str, Any]]] = {}
     for (key, _), entry in sorted(store.items()):
         by_key.setdefault(key, []).append(entry.to_json())

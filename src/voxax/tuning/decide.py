@@ -73,7 +73,7 @@ class Policy:
       has_device: whether candidates can be checked and measured in this process.
       ruled: whether the user made no request, and the default candidate is known to be the fastest.
       foreseen: True if the choice is only for a report, and no program will use it. Then nothing is
-        checked or measured, and the time of an only candidate is read from the user's cache.
+        checked or measured. If there is only one candidate, its time is from the user's cache.
       measured: whether the cache entry of the problem was measured just now.
       rejected: candidates that must not be used on this device, with the reasons.
     """

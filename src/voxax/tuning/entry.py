@@ -138,7 +138,7 @@ class Entry:
 
     @property
     def filed_under(self) -> str:
-        """The jaxlib version, or ``PREDICTED`` for predicted times: part of the cache's key."""
+        """Second part of the cache's key: the jaxlib version, or ``PREDICTED`` for predictions."""
         return PREDICTED if self.predicted else self.jaxlib
 
     def time(self) -> datetime.datetime:
@@ -152,7 +152,7 @@ class Entry:
         If both entries have the same candidate, the measurement in `other` is kept, unless `other`
         skipped the candidate. Merging the same entry again changes nothing. If the entries have
         different versions of jaxlib, their times cannot be compared, and the result is `other`. If
-        one entry was measured and the other predicted, the result is the measured one.
+        the versions are equal, but only one entry was measured, the result is that entry.
         """
         if other.jaxlib != self.jaxlib or (self.predicted and not other.predicted):
             return other
@@ -215,7 +215,10 @@ class Entry:
 
 
 def described(algorithm: str, parameters: Parameters) -> str:
-    """Return a candidate as text: ``algorithm(parameter=value, ...)``."""
+    """Return a candidate as text: ``algorithm(parameter=value, ...)``.
+
+    Without parameters, the text is the name of the algorithm.
+    """
     values = ", ".join(f"{name}={value}" for name, value in parameters)
     return f"{algorithm}({values})" if values else algorithm
 

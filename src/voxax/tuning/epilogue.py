@@ -23,7 +23,7 @@ _objections: dict[Hashable, str] = {}
 
 
 def applies_epilogue(choice: Choice) -> bool:
-    """Return whether the chosen kernel can apply an epilogue with right results on this device.
+    """Return whether the kernel in `choice` has an epilogue with right results on this device.
 
     An epilogue is the norm, bias, residual and ReLU after a convolution. The kernel's epilogue is
     compared with NumPy at the first use for each kind of weight, dtype and precision. Without a

@@ -89,13 +89,13 @@ def on_sample(
     device: Any,
     run: Callable[[Sample], _Result],
 ) -> _Result:
-    """Return ``run(sample)`` for operands and kernel map arrays that are created on `device`.
+    """Create data for measuring `problem` on `device`, and return ``run(data)``.
 
-    The sample has the map arrays that `candidates` read. They are built from `views`, the concrete
-    arrays of the caller's map by name, or from a recorded scene if `views` is None. The elapsed
-    time is added to the time spent on measuring. `run` is called in a new thread, because the
-    caller may be inside a JAX trace, which would record the operations. The thread gets the
-    caller's 64-bit setting of JAX.
+    The data are a :class:`Sample` with the map arrays that `candidates` read. They are built from
+    `views`, the concrete arrays of the caller's map by name, or from a recorded scene if `views` is
+    None. The elapsed time is added to the time spent on measuring. `run` is called in a new thread,
+    because the caller may be inside a JAX trace, which would record the operations. The thread gets
+    the caller's 64-bit setting of JAX.
     """
     settings = _compat.thread_settings(device)
 
@@ -183,7 +183,7 @@ def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside ``with``, ignore debugging settings of JAX that would make measuring impossible."""
+    """Inside ``with``, turn off ``jax.disable_jit`` and transfer guards; both prevent measuring."""
     with jax.disable_jit(False), jax.transfer_guard("allow"):
         yield
 
@@ -205,10 +205,10 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
 
 
 def split_terms_of(problem: Problem) -> int:
-    """Return how many products are summed for one result element on a TPU; 0 on other platforms.
+    """Return the number of terms in the sum for one result element of a product on a TPU.
 
-    The matrix unit of a TPU splits each float32 number into three bfloat16 numbers, so the error of
-    a sum grows with the number of its terms.
+    The result is 0 on other platforms. The matrix unit of a TPU splits each float32 number into
+    three bfloat16 numbers, so the error of a sum grows with the number of its terms.
     """
     if problem.platform != "tpu":
         return 0

@@ -180,9 +180,10 @@ def scene_cells(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the occupied cells of a recorded scene at the total stride `level`, and their ranks.
 
-    The cells are ``int32[N, D]`` in lexicographic order, and the ranks ``int[N]``: a scene that is
-    cropped to n cells keeps the cells with ranks below n. If `spatial_shape` is given, the scene is
-    moved to the middle of a grid of this shape, and cells outside of the grid are left out.
+    `kind` is the name of the scene. The cells are ``int32[N, D]`` in lexicographic order. The ranks
+    are ``int[N]``: a scene that is cropped to n cells keeps the cells with ranks below n. If
+    `spatial_shape` is given, the scene is moved to the middle of a grid of this shape, and cells
+    outside of the grid are left out.
     """
     rows, ndim = recorded(kind), len(level)
     if ndim == 1:

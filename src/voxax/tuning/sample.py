@@ -47,7 +47,7 @@ def sample_of(
       problem: the product that is measured.
       views: concrete arrays of the caller's map by name. Without ``neighbors``, a recorded scene is
         used. A dynamic convolution needs only ``sizes``, which are made up if absent.
-      needed: names of the arrays that candidates read, each with the function that builds it, or
+      needed: names of the arrays that candidates read, each with the ``View`` that builds it, or
         None for arrays that every map has.
     """
     if problem.layer.kind == "dynamic":
@@ -87,10 +87,11 @@ def recorded_map(layer: Layer) -> np.ndarray:
 
 
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
-    """Return kernel sizes ``int[rows]`` for a dynamic convolution, and a name for their origin.
+    """Return kernel sizes ``int[rows]`` to measure a dynamic convolution, and their origin as text.
 
-    The caller's sizes, ``views["sizes"]``, are used if they exist. Otherwise sizes are made up from
-    what the layer states about them, or at random from 1 to the layer's largest size.
+    The caller's sizes, ``views["sizes"]``, are used if they exist. Otherwise sizes are made up to
+    match the layer's statistics, ``problem.layer.sizes``. Without statistics, they are random from
+    1 to the layer's largest size.
     """
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
@@ -114,7 +115,11 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
-    """Return the total number of kernel offsets of kernels with the given sizes, ``int[rows]``."""
+    """Return how many kernel offsets the kernels of all positions of a dynamic convolution have.
+
+    `problem` is a product of the convolution, and `sizes` is ``int[rows]``, the kernel size of each
+    output position.
+    """
     counts = taps_within(problem.layer.spec.offsets)  # of size 0, 1, ... to the largest
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 

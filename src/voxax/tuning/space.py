@@ -145,10 +145,10 @@ def _portable(name: str, problem: Problem) -> Candidate | None:
 
 
 def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, View | None]:
-    """Return the arrays of a kernel map that the candidates read, as ``{name: builder}``.
+    """Return the arrays of a kernel map that candidates for `problem` read, as ``{name: builder}``.
 
-    A builder is a function of a kernel that makes the array. It is None for arrays that every
-    kernel map can make itself.
+    A builder is a :class:`voxax.geometry.kernel_maps.View`, a recipe for the array. It is None for
+    arrays that every kernel map can make itself.
     """
     views: dict[str, View | None] = {}
     for candidate in candidates:
