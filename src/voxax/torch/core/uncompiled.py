@@ -16,8 +16,8 @@ _R = TypeVar("_R")
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a function so that ``torch.compile`` never compiles it.
 
-    ``torch.compiler.disable`` is applied only after other code has imported PyTorch's compiler,
-    because this import takes longer than that of PyTorch itself.
+    It applies ``torch.compiler.disable``, but only if other code has imported PyTorch's compiler.
+    Importing the compiler takes longer than importing PyTorch itself.
     """
     disabled: Any = None
 

@@ -252,7 +252,10 @@ class KernelGenerator:
 def generator_of(
     given: KernelGenerator | None, kernel_size: Any, stride: Any, dilation: Any, dimension: Any
 ) -> KernelGenerator:
-    """Return ``given``, or if it is None, a :class:`KernelGenerator` of a box with these sizes."""
+    """Return ``given``; if it is None, return a :class:`KernelGenerator` of a box with these sizes.
+
+    ``dimension`` is the number of axes. Raise :class:`ArgumentError` unless it is 1 or more.
+    """
     sizes = kernel_size, stride, dilation
     checked_dimension(dimension)
     return KernelGenerator(*sizes, dimension=dimension) if given is None else given
@@ -265,7 +268,11 @@ def kernel_of(
     region: RegionType,
     own: torch.Tensor | None,
 ) -> Kernel:
-    """Make a :class:`Kernel`; ``own`` is the taps ``int[K, D]`` of a custom region, else unused."""
+    """Return a hashable :class:`Kernel` with these sizes, each with one integer per axis.
+
+    ``own`` has the kernel offsets of a custom region, ``int[K, D]``, in steps of the dilation. It
+    is ignored for other regions, which become a cube if all sizes are 1.
+    """
     taps: tuple[Ints, ...] = ()
     if region is RegionType.CUSTOM:
         if own is None or own.numel() == 0:

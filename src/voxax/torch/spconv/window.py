@@ -121,7 +121,7 @@ class Record:
         self.rows, self.start = input.features.shape[0], time.time()
 
     def found(self) -> None:
-        """Record the time since the start as that of the kernel map."""
+        """Record the time since the start of the call as the time to build the kernel map."""
         if self.entry is not None:
             now = time.time()
             self.entry["indice_gen_time"].append(now - self.start)
@@ -130,7 +130,8 @@ class Record:
     def done(self, out: SparseConvTensor) -> None:
         """Record the time since :meth:`found`, and the numbers of input and output rows.
 
-        If :meth:`found` was not called, the time is that since the start.
+        ``out`` is the layer's result. If :meth:`found` was not called, the time is that since the
+        start of the call.
         """
         if self.entry is not None:
             self.entry["time"].append(time.time() - self.start)
