@@ -307,8 +307,8 @@ class Features:
     def normalized(self, norm: nn.Module) -> Features | None:
         """Return the result of the batch norm ``norm``; None if PyTorch must compute it.
 
-        The result is delayed, unless code other than layers may write to the rows. Then it is
-        computed immediately.
+        If code other than layers may write to the rows, the result is computed immediately.
+        Otherwise it is delayed.
         """
         if not is_native(self.rows(), norm):
             return None

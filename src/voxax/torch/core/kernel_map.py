@@ -165,8 +165,8 @@ class PairMap(KernelMap):
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
     """Return the row pairs of each tap, ``int32[2, K, N]``, and their numbers, ``int32[K]``.
 
-    They are as in :meth:`KernelMap.pairs`, sorted by input row for every tap. In ``backwards``,
-    ``int32[N, K]``, is the output row that reads each input row through each tap, or -1.
+    They are as in :meth:`KernelMap.pairs`, sorted by input row for every tap. ``backwards``,
+    ``int32[N, K]``, has the output row that reads each input row through each tap, or -1.
     """
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))

@@ -168,7 +168,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def order_of(kernel_map: KernelMap) -> np.ndarray | None:
-    """Return ``kernel_map.order`` as a NumPy array ``int32[M]``; None if it is None."""
+    """Return ``kernel_map.order`` as a NumPy array ``int32[M]``, or None if that is None."""
     return None if kernel_map.order is None else kernel_map.order.numpy()
 
 

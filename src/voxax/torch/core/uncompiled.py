@@ -16,8 +16,8 @@ _R = TypeVar("_R")
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a function so that ``torch.compile`` never compiles it.
 
-    It applies ``torch.compiler.disable``, but only if other code has imported PyTorch's compiler.
-    Importing the compiler takes longer than importing PyTorch itself.
+    The decorator applies ``torch.compiler.disable`` once other code has imported the compiler.
+    It does not import the compiler, because this takes longer than importing PyTorch itself.
     """
     disabled: Any = None
 

@@ -35,7 +35,8 @@ class Kernel(NamedTuple):
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
         """Return the kernel offsets in units of coordinates, ``int32[K, D]``.
 
-        ``tensor_stride`` is that of the input; the dilation is included.
+        They are multiples of the dilation, times ``tensor_stride``. This is the tensor stride of
+        the input, or of the output of a transposed layer.
         """
         return _offsets(self, tuple(tensor_stride))
 
@@ -180,8 +181,9 @@ class KernelGenerator:
 
     Args:
       kernel_size: size along each axis, or one size for all axes.
-      stride: ratio of the output's tensor stride to the input's tensor stride.
-      dilation: distance of neighboring taps, in steps of the input's tensor stride.
+      stride: ratio of the output's tensor stride to the input's; for a transposed layer, the
+        ratio of the input's to the output's.
+      dilation: distance of neighboring taps, in steps of the smaller of these tensor strides.
       is_transpose: accepted but unused; the layer decides.
       region_type: shape of the kernel, which defines the taps.
       region_offsets: ``int[K, D]``, the taps of a custom region in steps of the dilation.

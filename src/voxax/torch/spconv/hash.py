@@ -38,8 +38,8 @@ class HashTable:
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the values ``[N]`` of keys ``[N]``, and ``bool[N]``, True for missing keys.
 
-        Missing keys get the value 0. If ``values [N]`` is given, the values found are written into
-        it, and it is returned. The entries of missing keys then stay unchanged.
+        Missing keys get the value 0. If ``values [N]`` is given, this method writes the values
+        found into ``values`` and returns it; the entries of missing keys stay unchanged.
         """
         place, known = self._places(keys)
         found = torch.zeros(keys.shape[0], dtype=self.value_dtype) if values is None else values

@@ -38,7 +38,10 @@ def get_current_stream() -> int:
 def get_conv_output_size(
     input_size: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> list[int]:
-    """Return the spatial shape after a convolution; an axis with kernel size -1 gets size 1."""
+    """Return the spatial shape after a convolution; an axis with kernel size -1 gets size 1.
+
+    Each argument has one integer per axis.
+    """
     sizes = zip(*_whole_sizes(input_size, kernel_size, stride, padding, dilation), strict=True)
     return [1 if k == -1 else (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
 
@@ -57,7 +60,7 @@ def get_deconv_output_size(
 ) -> list[int]:
     """Return the spatial shape after a transposed convolution.
 
-    As in spconv, ``dilation`` is ignored.
+    Each argument has one integer per axis. As in spconv, ``dilation`` is ignored.
     """
     del dilation
     given = _whole_sizes(input_size, kernel_size, stride, padding, output_padding)
@@ -184,15 +187,19 @@ def by_tap(filters: Tensor) -> Tensor:
 
 
 def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
-    """Return the kernel map of a table: the input row of each tap and output row, or -1.
+    """Return the kernel map of a table of the input rows that output rows read.
 
-    ``pair_fwd int32[K, M]`` is the table, and ``in_rows`` the number of input rows.
+    ``pair_fwd int32[K, M]`` is the table: the input row of each of K taps and M output rows, or -1.
+    ``in_rows`` is the number of input rows.
     """
     return KernelMap(pair_fwd.t().contiguous(), in_rows)
 
 
 def activate(x: Tensor, act_type: Activation, alpha: float) -> Tensor:
-    """Apply the activation ``act_type`` to ``x``; ``alpha`` is the slope of a leaky ReLU."""
+    """Return ``x`` after the activation ``act_type``; ``alpha`` is the slope of a leaky ReLU.
+
+    ``Activation.None_`` returns ``x`` unchanged.
+    """
     if act_type is Activation.ReLU:
         return torch.relu(x)
     if act_type is Activation.Sigmoid:
@@ -220,8 +227,9 @@ def indice_conv(
     """Return the convolution ``[num_activate_out, C_out]`` along pairs of :func:`get_indice_pairs`.
 
     ``features`` is ``[N, C_in]``, and ``filters`` is ``[C_out, *kernel_size, C_in]``. ``inverse``
-    exchanges input and output rows of the pairs. ``subm`` is as in :func:`get_indice_pairs`.
-    ``algo``, ``timer`` and ``act_beta`` are ignored.
+    exchanges input and output rows of the pairs. ``subm`` is as in :func:`get_indice_pairs`. The
+    activation ``act_type`` is applied last, as in :func:`activate`. ``algo``, ``timer`` and
+    ``act_beta`` are ignored.
     """
     del algo, timer, act_beta
     sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm

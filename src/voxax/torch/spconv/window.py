@@ -108,7 +108,10 @@ class Window(SparseModule):
 
 
 class Record:
-    """Timer of one layer call; records in ``input.benchmark_record`` if ``input.benchmark``."""
+    """Timer of one layer call; records in ``input.benchmark_record`` if ``input.benchmark``.
+
+    The entry is under the name of ``layer``. ``kind`` is the type of the layer to record.
+    """
 
     def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
         self.entry = None

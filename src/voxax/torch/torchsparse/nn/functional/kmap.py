@@ -46,9 +46,10 @@ class Relation(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
-    """Return the tap offsets ``int32[K, 3]`` of a box kernel whose lowest offset is ``low``.
+    """Return the K kernel offsets of a box, ``int32[K, 3]``, in the order of the weights.
 
-    Taps are in the order of the weights: the first axis varies fastest if K is odd, else the last.
+    Along each axis, the offsets are the integers from ``low`` to ``low + kernel_size - 1``. The
+    first axis varies fastest if K is odd, else the last axis.
     """
     axes = [range(at, at + size) for at, size in zip(low, kernel_size, strict=True)]
     offsets = list(itertools.product(*axes))
@@ -60,7 +61,7 @@ def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
 
 
 def centered(kernel_size: Sizes) -> np.ndarray:
-    """Return the tap offsets ``int32[K, 3]`` of a box kernel around offset 0.
+    """Return the K kernel offsets of a box around offset 0, ``int32[K, 3]``, as :func:`taps` does.
 
     Along an axis of size s, the offsets begin at ``-((s - 1) // 2)``.
     """
