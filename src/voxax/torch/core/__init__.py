@@ -2,7 +2,8 @@
 
 Each package adds the names, defaults, layouts and row orders of its library. The modules here
 import none of the packages, nor JAX, nor PyTorch's compiler. ``sites`` stores the voxels of a
-tensor with their kernel maps. ``products`` and ``pooling`` compute along a ``kernel_map``.
+tensor with their kernel maps. ``products`` computes convolutions along a kernel map, and
+``pooling`` computes poolings.
 
 Coordinates of up to 4 axes use the native library; more axes use NumPy.
 """

@@ -55,10 +55,10 @@ class _Finder:
 
 
 def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
-    """Install the import finder of each voxax package in this process and its later children.
+    """Let this process and its later children import voxax packages by other libraries' names.
 
-    ``packages`` maps each package to a pair: the module names of the other library, and the options
-    of the package's ``install``.
+    ``packages`` maps the dotted name of each voxax package to a pair: the top-level module names of
+    the other library, and the keyword arguments of the package's ``install``.
     """
     for package, (names, options) in packages.items():
         sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
@@ -68,7 +68,8 @@ def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> No
 def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
     """Make later child processes of multiprocessing call :func:`begin` for ``package``.
 
-    ``names`` and ``options`` are passed on to that call.
+    ``names`` are the top-level module names of the other library. ``options`` are the keyword
+    arguments of the package's ``install``.
     """
     if not hasattr(util.spawnv_passfds, "of_voxax"):
         util.spawnv_passfds = _preceding(util.spawnv_passfds)
@@ -77,7 +78,7 @@ def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> N
 
 
 def keep(package: str) -> None:
-    """Undo :func:`begin` and :func:`pass_on` for a package."""
+    """Undo :func:`begin` and :func:`pass_on` for the voxax package called ``package``."""
     start = util.spawnv_passfds
     if hasattr(start, "of_voxax"):
         start.of_voxax.pop(package, None)

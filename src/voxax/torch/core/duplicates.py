@@ -49,8 +49,9 @@ class Duplicates(NamedTuple):
     def kept(self, rows: np.ndarray, offsets: np.ndarray) -> KernelMap:
         """Return the kernel map of a submanifold layer, whose outputs are at its input voxels.
 
-        ``rows int32[N, 1 + D]`` are batch indices and voxel coordinates. ``offsets int32[K, D]``
-        are symmetric: ``offsets[K - 1 - k] == -offsets[k]``.
+        ``rows int32[N, 1 + D]`` are the batch indices and voxel coordinates of this object. The
+        kernel offsets, ``offsets int32[K, D]``, are symmetric:
+        ``offsets[K - 1 - k] == -offsets[k]``.
         """
         distinct = kept_map(rows[self.first], offsets)
         taps, center = distinct.taps, distinct.taps // 2
@@ -67,7 +68,8 @@ class Duplicates(NamedTuple):
     def reached(self, rows: np.ndarray, *sizes: Any) -> tuple[KernelMap, np.ndarray]:
         """Return the kernel map and the output voxels of a strided or transposed layer.
 
-        ``rows``, which may repeat voxels, and the arguments after it are as in
+        ``rows int32[N, 1 + D]`` are the voxel indices of this object, which may repeat voxels.
+        ``sizes`` are the arguments after ``rows`` of
         :func:`~voxax.torch.core.kernel_map.reached_map`.
         """
         distinct, out = reached_map(rows[self.first], *sizes)

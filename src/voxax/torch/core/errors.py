@@ -86,6 +86,7 @@ def wholes(name: str, value: Any, ndim: int) -> list[int]:
     """Return ``value`` as a list of ``ndim`` integers, or raise :class:`ArgumentError`.
 
     ``value`` is one integer for all ``ndim`` axes, or a sequence with one integer per axis.
+    ``name`` is the name of the argument, for the message.
     """
     values = [value] * ndim if _is_single(value) else list(value)
     if len(values) != ndim:

@@ -36,7 +36,10 @@ class Statistics(NamedTuple):
 
 
 def is_native(rows: torch.Tensor, norm: nn.Module) -> bool:
-    """Return whether :func:`statistics` and :func:`batch_norm` may replace ``norm(rows)``."""
+    """Return whether :func:`statistics` and :func:`batch_norm` may replace ``norm(rows)``.
+
+    They run native kernels. If False, PyTorch must compute the norm.
+    """
     if not isinstance(norm, nn.BatchNorm1d) or not (is_known(norm) and nobody_listens()):
         return False
     if rows.dtype not in (torch.float32, torch.float64) or rows.shape[1] != norm.num_features:
@@ -302,7 +305,11 @@ class Features:
         return rows
 
     def normalized(self, norm: nn.Module) -> Features | None:
-        """Return the result of ``norm``, delayed if possible; None if PyTorch must compute it."""
+        """Return the result of the batch norm ``norm``; None if PyTorch must compute it.
+
+        If code other than layers may write to the rows, the result is computed immediately.
+        Otherwise it is delayed.
+        """
         if not is_native(self.rows(), norm):
             return None
         later = Later(self.rows(), norm)  # type: ignore[arg-type]
@@ -311,9 +318,9 @@ class Features:
         return _waiting(later, self._readers)
 
     def rectified(self, inplace: bool) -> Features | None:
-        """Return the delayed ReLU of these features; None if the ReLU cannot be delayed.
+        """Return these features with a delayed ReLU; None if the ReLU cannot be delayed.
 
-        If ``inplace``, change and return this object.
+        If ``inplace``, change and return this object. Otherwise return a new object.
         """
         later = None if self._later is None else self._later.rectified(inplace)
         if later is None:
@@ -321,9 +328,10 @@ class Features:
         return self if inplace else _waiting(later, *self._read)
 
     def added(self, other: Features, inplace: bool = False) -> Features | None:
-        """Return the delayed sum of these and ``other`` features; None if it cannot be delayed.
+        """Return the delayed sum of these features and ``other``; None if it cannot be delayed.
 
-        If ``inplace``, change and return this object, whose features must be delayed already.
+        If ``inplace``, change and return this object, or return None if its features are not
+        delayed. Otherwise return a new object.
         """
         pairs = ((self, other), (other, self))
         for one, two in pairs[:1] if inplace else pairs:

@@ -87,9 +87,9 @@ class KernelMap:
     def pairs(self) -> tuple[Tensor, Tensor]:
         """Return the row pairs of each tap, ``int32[2, K, N]``, and their numbers, ``int32[K]``.
 
-        The first axis is input rows, then output rows. -1 follows the last pair of a tap. The pairs
-        of a tap are sorted by input row. If ``symmetric``, the pairs of a tap after the center are
-        sorted by output row instead.
+        Index 0 of the first axis is input rows, and index 1 is output rows. -1 follows the last
+        pair of a tap. The pairs of a tap are sorted by input row. If ``symmetric``, the pairs of
+        the taps after the center tap are sorted by output row instead.
         """
         pairs, numbers = pairs_of(self.backwards)
         if self.symmetric:
@@ -163,9 +163,10 @@ class PairMap(KernelMap):
 
 
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pairs of rows and their numbers, as :meth:`KernelMap.pairs` does.
+    """Return the row pairs of each tap, ``int32[2, K, N]``, and their numbers, ``int32[K]``.
 
-    ``backwards int32[N, K]`` is the table of output rows, as in :attr:`KernelMap.backwards`.
+    They are as in :meth:`KernelMap.pairs`, sorted by input row for every tap. ``backwards``,
+    ``int32[N, K]``, has the output row that reads each input row through each tap, or -1.
     """
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
@@ -176,10 +177,10 @@ def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(neighbors: Tensor, in_rows: int) -> Tensor:
-    """Return the table of output rows, ``int32[in_rows, K]``, for a table of input rows.
+    """Return the output row that reads each input row through each tap, ``int32[in_rows, K]``.
 
-    ``neighbors int32[M, K]`` is as in :attr:`KernelMap.neighbors`, and the result as in
-    :attr:`KernelMap.backwards`.
+    ``neighbors int32[M, K]`` is the input row that each output row reads through each tap. In both
+    arrays, -1 means no row.
     """
     if host.available():
         threads = torch.get_num_threads()
@@ -191,9 +192,9 @@ def invert(neighbors: Tensor, in_rows: int) -> Tensor:
 
 
 def unique_rows(rows: np.ndarray) -> Unique:
-    """Return the U distinct rows in lexicographic order, and the position of each row among them.
+    """Return the U distinct rows in lexicographic order, and each row's position among them.
 
-    The positions are ``int[N]`` for N rows.
+    For ``rows int[N, columns]``, the results are ``int[U, columns]`` and ``int[N]``.
     """
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
@@ -210,10 +211,10 @@ def first_rows(unique: Unique) -> np.ndarray:
 
 
 def distinct_rows(unique: Unique) -> Unique:
-    """Renumber the distinct rows that :func:`unique_rows` returned, in the order of occurrence.
+    """Number the distinct rows that :func:`unique_rows` returned by their first occurrence.
 
-    Returns the index of the first row with each new number, ``int64[U]``, ascending; and the new
-    number of each row, ``int64[N]``.
+    Returns two arrays: the index of the first row with each number, ``int64[U]``, ascending; and
+    the number of each row, ``int64[N]``.
     """
     first = first_rows(unique)
     order = np.argsort(first)
@@ -224,9 +225,10 @@ def distinct_rows(unique: Unique) -> Unique:
 
 @functools.lru_cache(maxsize=256)
 def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
-    """Return the kernel offsets of a centered box, ``int32[K, D]``; the last axis varies fastest.
+    """Return the K kernel offsets of a box, ``int32[K, D]``; the last axis varies fastest.
 
-    Along an axis they are ``(k - size // 2) * dilation`` for k from 0 to ``size - 1``.
+    Along an axis, they are ``(k - size // 2) * dilation`` for k from 0 to ``size - 1``. A box of
+    odd sizes is therefore centered.
     """
     sizes = zip(kernel_size, dilation, strict=True)
     steps = [[(k - size // 2) * step for k in range(size)] for size, step in sizes]

@@ -22,7 +22,7 @@ _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
-    """Register module classes whose code voxax may replace.
+    """Register module classes whose results voxax may compute without calling the modules.
 
     The present ``forward``, ``__call__`` and similar methods of the classes are stored, so that
     :func:`is_known` notices a later replacement. A class is left out if another package has already

@@ -13,10 +13,11 @@ from voxax.torch.core.products import bits, convolve, natively
 
 
 def extreme_rows(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return each output row's input row with the largest value per channel, ``int64[M, C]``.
+    """Return the input row with the largest value for each output row and channel, ``int64[M, C]``.
 
-    Only the input rows that the output row reads are compared. If values are equal, the row of the
-    first tap is taken. -1 means that the output row reads no input row.
+    ``features`` is ``[N, C]``. Only the input rows that an output row reads are compared. Among
+    equal values, the row of the first tap is returned. -1 means that an output row reads no input
+    row.
     """
     if features.dtype is torch.float16:
         return extreme_rows(features.float(), kernel_map)
@@ -68,13 +69,16 @@ def extreme(features: Tensor, kernel_map: KernelMap) -> Tensor:
 
 
 def total(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the sum of the feature rows that each output row reads, ``[M, C]``."""
+    """Return the sum of the feature rows that each of M output rows reads, ``[M, C]``.
+
+    An output row that reads no input row gets 0.
+    """
     ones = features.new_ones((kernel_map.taps, features.shape[1]))
     return convolve(features, ones, kernel_map)
 
 
 def mean(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the mean of the feature rows that each output row reads, ``[M, C]``.
+    """Return the mean of the feature rows that each of M output rows reads, ``[M, C]``.
 
     An output row that reads no input row gets 0. Half precision is summed in float32.
     """

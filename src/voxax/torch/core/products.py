@@ -26,7 +26,7 @@ def convolve(
     bias: Tensor | None = None,
     relu: bool = False,
 ) -> Tensor:
-    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[k] + bias``.
+    """Return the convolution ``y[m] = sum_k features[neighbors[m, k]] @ weight[k] + bias``.
 
     Args:
       features: ``[N, C_in]``.
@@ -168,7 +168,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def order_of(kernel_map: KernelMap) -> np.ndarray | None:
-    """Return ``kernel_map.order`` as an array ``int32[M]``, or None."""
+    """Return ``kernel_map.order`` as a NumPy array ``int32[M]``, or None if that is None."""
     return None if kernel_map.order is None else kernel_map.order.numpy()
 
 

@@ -12,7 +12,8 @@ def run_script(package: str, install: Callable[[], None], described: str | None)
     """Call ``install``, then run the script or module that the command line names.
 
     The script is ``__main__``, with its own ``sys.argv`` and its folder first on ``sys.path``.
-    ``--help`` prints the usage of ``python -m package`` and the text ``described``.
+    ``package`` is the dotted name of the voxax package, and ``install`` registers it under another
+    library's name. ``--help`` prints the usage of ``python -m package`` and the text ``described``.
 
     Raises:
       SystemExit: the command line names nothing, or a script that does not exist.

@@ -85,7 +85,7 @@ class Sites:
 
     @untransformed
     def hold(self, indices: Tensor) -> bool:
-        """Return whether ``indices`` still equals the voxels that the maps were built from."""
+        """Return whether ``indices`` equals the voxels from which the kernel maps were built."""
         return np.array_equal(self.rows, indices.numpy())
 
     def submanifold(self, kernel_size: Sizes, dilation: Sizes) -> KernelMap:
@@ -142,7 +142,8 @@ class Sites:
         Every input voxel ``row`` and tap k has such an output. ``offsets`` is ``int32[K, D]``.
 
         Raises:
-          ArgumentError: errors of ``expanded_map``, or voxels that occur several times.
+          ArgumentError: voxels that occur several times, or errors of
+            :func:`~voxax.torch.core.kernel_map.expanded_map`.
         """
         key = ("expanded", offsets.tobytes())
         self._refuse_duplicates()
@@ -185,9 +186,9 @@ class Sites:
         return type(self)(torch.from_numpy(rows), spatial_shape, self.batch_size, made=True)
 
     def duplicates(self) -> Duplicates | None:
-        """Return the groups of rows that share a voxel, or None if all voxels are distinct.
+        """Return the groups of rows that have the same voxel; None if all voxels are distinct.
 
-        If voxels are repeated, this method calls :meth:`accept`, which may raise an error.
+        If a voxel is in several rows, this method calls :meth:`accept`, which may raise an error.
         """
         if self._made:
             return None

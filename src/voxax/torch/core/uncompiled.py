@@ -16,8 +16,8 @@ _R = TypeVar("_R")
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a function so that ``torch.compile`` never compiles it.
 
-    ``torch.compiler.disable`` is applied only after other code has imported PyTorch's compiler,
-    because this import takes longer than that of PyTorch itself.
+    The decorator applies ``torch.compiler.disable`` once other code has imported the compiler.
+    It does not import the compiler, because this takes longer than importing PyTorch itself.
     """
     disabled: Any = None
 

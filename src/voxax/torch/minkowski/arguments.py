@@ -28,7 +28,11 @@ def convert_to_int_tensor(arg: Any, dimension: int) -> torch.Tensor:
 
 
 def positive(name: str, arg: Any, dimension: int) -> list[int]:
-    """Return ``arg`` as one integer per axis; raise :class:`ArgumentError` if one is below 1."""
+    """Return ``arg`` as one integer per axis; raise :class:`ArgumentError` if one is below 1.
+
+    ``arg`` is one integer for all ``dimension`` axes, or one per axis. ``name`` is the name of the
+    argument, for the message.
+    """
     values = wholes(name, arg, dimension)
     if min(values) < 1:
         raise ArgumentError(f"{name}={values}: expected integers of 1 or more")

@@ -15,9 +15,10 @@ from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse
 
 
 def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
-    """Return the row of ``scenes [B, C]`` that belongs to each site's scene, ``[N, C]``.
+    """Return for each site the row of ``scenes`` of the site's scene, ``[N, C]``.
 
-    ``key`` is the key of the N sites in ``manager``.
+    ``scenes [B, C]`` has one row per scene, in the order of the batch index. ``key`` is the key of
+    the N sites in ``manager``.
     """
     places, known = manager.scene_rows(key), manager.number_of_unique_batch_indices()
     if len(scenes) != known:
@@ -35,7 +36,7 @@ class MinkowskiBroadcastFunction:
         """Return each row of ``rows [N, C]``, plus or times the features of its scene, ``[N, C]``.
 
         ``scenes [B, C]`` has one row per scene. ``mode``, a member of ``BroadcastMode``, chooses
-        sum or product. ``key`` is the key of the N sites, and ``scenes_key`` is ignored.
+        sum or product. ``key`` is the key of the N sites in ``manager``. ``scenes_key`` is ignored.
         """
         found = spread(scenes, key, manager)
         return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found
@@ -45,7 +46,10 @@ class MinkowskiBroadcast(MinkowskiModuleBase):
     """Layer that replaces the features of each site by the pooled features of the site's scene."""
 
     def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
-        """Return a tensor on the sites of ``input``; ``input_glob`` has one row per scene."""
+        """Return a tensor on the sites of ``input``, with the features that the class describes.
+
+        ``input_glob`` has the pooled features: one row per scene, in the order of the batch index.
+        """
         check_sparse(input)
         check_sparse(input_glob)
         rows = spread(input_glob.F, input.coordinate_map_key, input.coordinate_manager)

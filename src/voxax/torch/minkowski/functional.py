@@ -36,6 +36,9 @@ globals().update({name: _of_features(getattr(F, name), True) for name in _LOSSES
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
-    """Apply :func:`torch.nn.functional.relu` to the features of a sparse tensor or a field."""
+    """Return a sparse tensor or a field with :func:`torch.nn.functional.relu` of the features.
+
+    If ``inplace``, the features of ``input`` change too.
+    """
     check_tensor(input)
     return input.rectified(functools.partial(F.relu, inplace=inplace), inplace)

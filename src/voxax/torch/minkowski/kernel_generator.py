@@ -35,7 +35,8 @@ class Kernel(NamedTuple):
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
         """Return the kernel offsets in units of coordinates, ``int32[K, D]``.
 
-        ``tensor_stride`` is that of the input; the dilation is included.
+        They are multiples of the dilation, times ``tensor_stride``. This is the tensor stride of
+        the input, or of the output of a transposed layer.
         """
         return _offsets(self, tuple(tensor_stride))
 
@@ -180,8 +181,9 @@ class KernelGenerator:
 
     Args:
       kernel_size: size along each axis, or one size for all axes.
-      stride: ratio of the output's tensor stride to the input's tensor stride.
-      dilation: distance of neighboring taps, in steps of the input's tensor stride.
+      stride: ratio of the output's tensor stride to the input's; for a transposed layer, the
+        ratio of the input's to the output's.
+      dilation: distance of neighboring taps, in steps of the smaller of these tensor strides.
       is_transpose: accepted but unused; the layer decides.
       region_type: shape of the kernel, which defines the taps.
       region_offsets: ``int[K, D]``, the taps of a custom region in steps of the dilation.
@@ -252,7 +254,10 @@ class KernelGenerator:
 def generator_of(
     given: KernelGenerator | None, kernel_size: Any, stride: Any, dilation: Any, dimension: Any
 ) -> KernelGenerator:
-    """Return ``given``, or if it is None, a :class:`KernelGenerator` of a box with these sizes."""
+    """Return ``given``; if it is None, return a :class:`KernelGenerator` of a box with these sizes.
+
+    ``dimension`` is the number of axes. Raise :class:`ArgumentError` unless it is 1 or more.
+    """
     sizes = kernel_size, stride, dilation
     checked_dimension(dimension)
     return KernelGenerator(*sizes, dimension=dimension) if given is None else given
@@ -265,7 +270,11 @@ def kernel_of(
     region: RegionType,
     own: torch.Tensor | None,
 ) -> Kernel:
-    """Make a :class:`Kernel`; ``own`` is the taps ``int[K, D]`` of a custom region, else unused."""
+    """Return a hashable :class:`Kernel` with these sizes, each with one integer per axis.
+
+    ``own`` has the kernel offsets of a custom region, ``int[K, D]``, in steps of the dilation. It
+    is ignored for other regions, which become a cube if all sizes are 1.
+    """
     taps: tuple[Ints, ...] = ()
     if region is RegionType.CUSTOM:
         if own is None or own.numel() == 0:

@@ -157,7 +157,10 @@ class CoordinateManager:
     def insert_field(
         self, coordinates: torch.Tensor, tensor_stride: Any, string_id: str = ""
     ) -> Key:
-        """Insert points ``[N, 1 + D]``, batch index first; return a key with the given stride."""
+        """Insert points ``[N, 1 + D]``, batch index first, and return their key.
+
+        The key has the given tensor stride and ``string_id``, with a suffix if it exists already.
+        """
         stride = convert_to_int_list(tensor_stride, self.D)
         points = _checked_shape(coordinates, self.D).detach().float()
         if points.numel() and not bool(points.abs().max() < 2**31):
@@ -173,7 +176,14 @@ class CoordinateManager:
     def field_to_sparse_insert_and_map(
         self, field_map_key: Key, sparse_tensor_stride: Any, sparse_tensor_string_id: str = ""
     ) -> tuple[Key, Maps]:
-        """Insert the sites that contain a field's points; results are as in ``insert_and_map``."""
+        """Insert the M sites that contain the N points of a field.
+
+        The last two arguments are the tensor stride and the string of the key of the sites.
+
+        Returns:
+          The key of the sites, and a pair: the first point of each site, ``int64[M]``, and the site
+            of each point, ``int64[N]``.
+        """
         stride = positive("tensor_stride", sparse_tensor_stride, self.D)
         rows = torch.from_numpy(_floored(self._field(field_map_key).numpy(), stride))
         key, maps = self.insert_and_map(rows, stride, sparse_tensor_string_id)
@@ -214,7 +224,8 @@ class CoordinateManager:
     def stride(self, coordinate_map_key: Key, stride: Any, string_id: str = "") -> Key:
         """Return the key of the coarser sites that contain a key's sites; make them if needed.
 
-        The tensor stride of the coarser sites is that of the key, times ``stride``.
+        The tensor stride of the coarser sites is that of the key, times ``stride``. Their string is
+        ``string_id``, or that of the key if ``string_id`` is empty.
         """
         steps = positive("stride", stride, self.D)
         fine = coordinate_map_key.name
@@ -225,7 +236,10 @@ class CoordinateManager:
         return Key(*name)
 
     def origin(self) -> Key:
-        """Return the key of the scenes: one site at 0 for each batch index, in ascending order."""
+        """Return the key of the scenes: one site at 0 for each batch index, in ascending order.
+
+        Batch indices that are inserted after the first call get no such site.
+        """
         key = Key([0] * self.D)
         if key.name not in self._sites:
             if not (self._sites or self._fields):
@@ -258,11 +272,11 @@ class CoordinateManager:
         return self._field(coords_key_or_tensor_strides).clone()
 
     def number_of_unique_batch_indices(self) -> int:
-        """Return the number of scenes of all inserted coordinates."""
+        """Return the number of scenes, which is the number of sites of :meth:`origin`."""
         return self.size(self.origin())
 
     def get_unique_coordinate_map_key(self, tensor_stride: Any) -> tuple[list[int], str]:
-        """Return the tensor stride, as a list, and a string that make a new key of sites."""
+        """Return the tensor stride, as a list, and a string that together make an unused key."""
         stride = convert_to_int_list(tensor_stride, self.D)
         return stride, self._free_name(self._sites, stride, "", True)[1]
 
@@ -379,9 +393,10 @@ class CoordinateManager:
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return the pairs of fine and coarse sites, as rows of ``in_key`` and of ``stride_key``.
+        """Return for each of N fine sites its row, and the row of the coarse site that contains it.
 
-        Both are ``int64[N]``. Each fine site is in one pair, with the coarse site that contains it.
+        Both are ``int64[N]``. ``in_key`` is the key of the fine sites, and ``stride_key`` that of
+        the coarse sites.
         """
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
@@ -395,9 +410,10 @@ class CoordinateManager:
         return places
 
     def origin_map(self, key: Key) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the B batch indices, ``int64[B]``, and a list of the rows of each scene.
+        """Return the B batch indices, ``int64[B]``, and a list with the rows of each scene.
 
-        The list has one ``int64[n]`` tensor per batch index from 0 to the largest.
+        The rows are those of the sites or points of ``key``. The list has one ``int64[n]`` tensor
+        per batch index from 0 to the largest.
         """
         places = self.scene_rows(key)
         indices = torch.from_numpy(self._at(self.origin()).rows[:, 0].astype(np.int64))
@@ -416,7 +432,8 @@ class CoordinateManager:
         """Return the scene of each site or point, ``int64[N]``, as a row of :meth:`origin`.
 
         Raises:
-          ArgumentError: a batch index of ``key`` was inserted after the scenes were first needed.
+          ArgumentError: a batch index of ``key`` was inserted after the first call of
+            :meth:`origin`.
         """
         name = "scene", key.name
         if name not in self._maps:
@@ -508,7 +525,7 @@ class CoordinateManager:
 
 
 def given(manager: CoordinateManager | None) -> CoordinateManager:
-    """Return the manager, or raise ArgumentError if it is None."""
+    """Return ``manager`` itself; raise ArgumentError if it is None."""
     if manager is None:
         raise ArgumentError("no coordinate_manager: give that of the keys")
     return manager

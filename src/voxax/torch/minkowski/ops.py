@@ -50,7 +50,7 @@ def _average(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def cat(*sparse_tensors: Any) -> Any:
-    """Concatenate the channels of tensors or fields on the same sites."""
+    """Return a tensor or a field with the channels of all arguments, which have the same sites."""
     return _joined(sparse_tensors, lambda parts: torch.cat(parts, dim=-1))
 
 
@@ -60,7 +60,7 @@ def _sum(*sparse_tensors: Any) -> Any:
 
 
 def mean(*sparse_tensors: Any) -> Any:
-    """Return the mean of tensors or fields on the same sites."""
+    """Return the mean, element by element, of tensors or fields on the same sites."""
     return _joined(sparse_tensors, _average)
 
 
@@ -77,7 +77,8 @@ def var(*sparse_tensors: Any) -> Any:
 def dense_coordinates(shape: Any) -> torch.Tensor:
     """Return the coordinates of all cells of a dense tensor, ``int32[B * cells, 1 + D]``.
 
-    ``shape`` is that of the tensor, ``[B, C, *spatial]``, with D spatial sizes.
+    ``shape`` is that of the tensor, ``[B, C, *spatial]``, with D spatial sizes. The columns are the
+    batch index, then the D coordinates. The last coordinate varies fastest.
     """
     if len(shape) < 3:
         raise ArgumentError(f"shape {tuple(shape)}: expected [B, C, *spatial]")

@@ -143,7 +143,12 @@ class MinkowskiMaxPooling(_Window):
 
 
 class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
-    """Layer that gives each fine site the sum of the coarse sites whose windows contain it."""
+    """Layer that gives each fine site the sum of the coarse sites whose windows contain it.
+
+    ``expand_coordinates`` decides whether outputs are at all fine sites in the windows. It is
+    ignored if ``kernel_generator`` is given. Other arguments are as in
+    :class:`MinkowskiPoolingBase`.
+    """
 
     def __init__(
         self,

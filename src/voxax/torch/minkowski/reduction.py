@@ -11,9 +11,9 @@ from voxax.torch.minkowski.constants import SparseTensorQuantizationMode as Mode
 
 
 def grouped(places: torch.Tensor, groups: int) -> PairMap:
-    """Return a kernel map in which each group of rows is an output that reads all its rows.
+    """Return a kernel map with one output row per group, which reads all input rows of the group.
 
-    The map has one tap.
+    The map has one tap. Poolings along this map reduce each group to one row.
 
     Args:
       places: ``int[N]``, the group of each row.
@@ -25,10 +25,10 @@ def grouped(places: torch.Tensor, groups: int) -> PairMap:
 
 
 def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
-    """Reduce each of M groups of rows to one row, ``[M, C]``; an empty group gives 0.
+    """Return one row of features for each of M groups of rows, ``[M, C]``.
 
-    ``kernel_map`` is the result of :func:`grouped`. ``mode`` chooses the first row, the sum, the
-    mean or the maximum.
+    ``features`` is ``[N, C]``, and ``kernel_map`` is the result of :func:`grouped`. ``mode``
+    chooses the first row, the sum, the mean or the maximum of a group. An empty group gives 0.
 
     Raises:
       ArgumentError: the mode is no reduction, or the features to sum or compare are integers.

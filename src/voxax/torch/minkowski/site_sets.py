@@ -73,7 +73,7 @@ class MinkowskiUnion(MinkowskiModuleBase):
     """Layer that adds sparse tensors of one coordinate manager on the union of their sites."""
 
     def forward(self, *inputs: SparseTensor) -> SparseTensor:
-        """Return the sum of two or more tensors."""
+        """Return the sum of two or more tensors, on the union of their sites."""
         for tensor in inputs:
             check_sparse(tensor)
             if tensor.coordinate_manager is not inputs[0].coordinate_manager:

@@ -66,8 +66,9 @@ class MinkowskiSPMMAverageFunction:
     ) -> Tensor:
         """Return for each row of a sparse matrix a mean of rows of ``mat``, ``[size[0], C]``.
 
-        The matrix has entries at ``(rows, cols)``. A row of it gets the mean of ``mat[cols]`` over
-        the entries in this row, or 0 without entries.
+        The n entries of the matrix are at ``rows int[n]`` and ``cols int[n]``, and ``size`` is its
+        shape. The result for a row is the mean of ``mat[cols]`` over the entries in this row, or 0
+        if there are none. ``cuda_spmm_alg`` is ignored.
         """
         count = torch.bincount(rows.long(), minlength=size[0])
         return spmm(rows, cols, (1 / count[rows.long()]).to(mat.dtype), size, mat)
@@ -78,9 +79,12 @@ def interpolated(
 ) -> tuple[Tensor, ...]:
     """Interpolate the features of the sites of ``key`` linearly at P points.
 
-    ``points [P, 1 + D]`` have the dtype of ``features``. A site that does not exist counts as 0.
-    The results are the features of the points, ``[P, C]``, and the n pairs of a site and a point
-    that were summed: ``int32[n]`` sites, ``int32[n]`` points and ``[n]`` weights.
+    ``features`` is ``[N, C]``. ``points [P, 1 + D]``, batch index first, have the dtype of
+    ``features``. A site that does not exist counts as 0.
+
+    Returns:
+      The features of the points, ``[P, C]``. Then n pairs of a site and a point whose weighted
+        features were summed: ``int32[n]`` sites, ``int32[n]`` points and ``[n]`` weights.
     """
     check_cpu(points, "points")
     if points.dtype != features.dtype:

@@ -114,16 +114,17 @@ class Tensor:
     def normalized(self, norm: Any) -> Self:
         """Return a tensor with the features after the batch norm ``norm``.
 
-        They are computed now, or when code first reads them.
+        The features are computed immediately, or when code first reads them.
         """
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Return a tensor with the features after ``relu``.
+        """Return a tensor with the features after ``relu``, which is PyTorch's ReLU function.
 
-        If the features wait for a delayed batch norm, the ReLU is computed together with it. Then
-        ``inplace`` tells whether to change the features of this tensor too.
+        If the features are the result of a delayed batch norm, the ReLU is computed together with
+        it, and ``relu`` is not called. ``inplace`` then decides whether this tensor's features
+        change too.
         """
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)

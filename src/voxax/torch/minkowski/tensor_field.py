@@ -98,7 +98,8 @@ class TensorField(Tensor):
     def splat(self) -> SparseTensor:
         """Return a sparse tensor in which each point adds features to the ``2**D`` sites around it.
 
-        They are the point's features, times the weights of a linear interpolation.
+        A point adds its features to a site, times the weight that the site has in a linear
+        interpolation at the point. The tensor stride is 1.
         """
         low = torch.floor(self.C).int()
         corners = torch.tensor(list(itertools.product((0, 1), repeat=self.D)), dtype=torch.int32)
@@ -115,7 +116,10 @@ class TensorField(Tensor):
         return SparseTensor(features, coordinate_map_key=key, coordinate_manager=self._manager)
 
     def inverse_mapping(self, sparse_tensor_map_key: Key) -> torch.Tensor:
-        """Return the site of each point, ``int[N]``; every point must be in a site of the key."""
+        """Return the row of each point's site, ``int[N]``, among the sites of a key.
+
+        Every point must be in a site of the key ``sparse_tensor_map_key``.
+        """
         key = sparse_tensor_map_key
         if key not in self._inverse_mapping:
             known = self._manager.exists_field_to_sparse(self._key, key)

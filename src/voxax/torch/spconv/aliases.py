@@ -57,8 +57,8 @@ def install(device: str | None = None) -> None:
       device: ``"cpu"`` for this package, ``"cuda"`` for spconv-triton. None chooses by the machine.
 
     Raises:
-      ModuleLoadedError: spconv itself is loaded, whose layers do not accept these tensors, or the
-        names were installed for the other device.
+      ModuleLoadedError: spconv itself is loaded, whose layers do not accept tensors of this
+        package; or the names were installed for the other device.
       MissingExtraError: ``device`` is ``"cuda"``, and spconv-triton is not installed.
       InputError: the device is unknown.
     """

@@ -144,6 +144,8 @@ class SparseConvolution(Window):
     ) -> SparseConvTensor:
         """Return the convolution of ``input``, plus the features of ``add_input`` if given.
 
+        An activation ``act_type`` is applied to the convolution, and then to the sum.
+
         Raises:
           SpconvError: wrong channels, dtypes, indices, or an ``indice_key`` of another layer.
         """
@@ -168,9 +170,10 @@ class SparseConvolution(Window):
     def with_epilogue(
         self, input: SparseConvTensor, norm: nn.BatchNorm1d | None = None, relu: bool = False
     ) -> SparseConvTensor:
-        """Return the convolution, optionally followed by a batch norm and a ReLU.
+        """Return the convolution of ``input``, optionally followed by a batch norm and a ReLU.
 
-        The norm uses its running averages. Pass ``norm`` or ``relu`` only if gradients are off.
+        ``norm`` is the batch norm, which uses its running averages, or None. Pass ``norm`` or
+        ``relu=True`` only if gradients are off.
         """
         record = self._begin(input, "SparseConvolution", self.in_channels)
         check_cpu(self.weight, "weight")

@@ -395,7 +395,10 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self._sites
 
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
-        """Return a copy of this tensor with ``features`` at the voxels ``sites``."""
+        """Return a copy of this tensor with ``features`` at the voxels ``sites``.
+
+        Its spatial shape is that of ``sites``.
+        """
         made = self.replace_feature(features)
         made.indices, made.spatial_shape = sites.indices, list(sites.spatial_shape)
         made._sites = sites
@@ -415,9 +418,10 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self.replace_feature(self.features)
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
-        """Return a tensor with the rows that an index tensor or a mask selects.
+        """Return a tensor with the voxels and features that ``valid_indices`` selects.
 
-        Its ``indice_dict`` is empty.
+        ``valid_indices`` is an index tensor or a mask of the rows. The result has an empty
+        ``indice_dict``.
         """
         made = self.replace_feature(self.features[valid_indices])
         made.indices, made.indice_dict = self.indices[valid_indices], {}

@@ -1,4 +1,4 @@
-"""Differentiable convolutions and poolings along spconv's pairs of rows, and sums of tensors."""
+"""Differentiable convolutions and poolings along spconv's kernel maps, and sums of tensors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,12 @@ def implicit_gemm(
 
 
 class MaxPool(torch.autograd.Function):
-    """Autograd function for max pooling; each value equal to the maximum gets the full gradient."""
+    """Autograd function for max pooling; each value equal to the maximum gets the full gradient.
+
+    ``apply`` takes features ``[N, C]`` and a :class:`~voxax.torch.core.kernel_map.KernelMap`. It
+    returns the maximum over the input rows that each of M output rows reads, but at least 0,
+    ``[M, C]``.
+    """
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -96,7 +101,11 @@ class MaxPool(torch.autograd.Function):
 
 
 class AveragePool(torch.autograd.Function):
-    """Autograd function of mean pooling with the gradient of :func:`ops.average_backward`."""
+    """Autograd function of mean pooling with the gradient of :func:`ops.average_backward`.
+
+    ``apply`` takes features ``[N, C]`` and a :class:`~voxax.torch.core.kernel_map.KernelMap`. It
+    returns the mean over the input rows that each of M output rows reads, ``[M, C]``.
+    """
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -118,7 +127,8 @@ def indice_maxpool(
 ) -> Tensor:
     """Return each output row's maximum over its input rows, at least 0: ``[num_activate_out, C]``.
 
-    The pairs and their numbers are as from :func:`voxax.torch.spconv.ops.get_indice_pairs`.
+    ``features`` is ``[N, C]``. ``indice_pairs`` and ``indice_pair_num``, the pairs of rows and
+    their numbers, are results of :func:`voxax.torch.spconv.ops.get_indice_pairs`.
     """
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
@@ -129,7 +139,8 @@ def indice_maxpool_implicit_gemm(
 ) -> Tensor:
     """Return each output row's maximum over its input rows, at least 0: ``[M, C]``.
 
-    ``indice_pairs_fwd int32[K, M]`` has the input row of each tap and output row, or -1.
+    ``indice_pairs_fwd int32[K, M]`` has the input row of each tap and output row, or -1. The
+    arguments after it are ignored.
     """
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
@@ -152,9 +163,9 @@ def indice_avgpool_implicit_gemm(
 
 
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
-    """Add tensors with different voxels; the sum is on the union of the voxels, sorted.
+    """Return the sum of tensors, on the union of their voxels in lexicographic order.
 
-    ``indice_dict`` is that of the first tensor whose ``indices`` equal those of the sum, in the
+    Its ``indice_dict`` is that of the first tensor whose ``indices`` equal those of the sum, in the
     same order. Without such a tensor it is empty.
 
     Raises:

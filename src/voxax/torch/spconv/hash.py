@@ -38,8 +38,8 @@ class HashTable:
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the values ``[N]`` of keys ``[N]``, and ``bool[N]``, True for missing keys.
 
-        If ``values [N]`` is given, the values found are written into it, and it is returned. The
-        entries of missing keys then stay unchanged. Otherwise missing keys get 0.
+        Missing keys get the value 0. If ``values [N]`` is given, this method writes the values
+        found into ``values`` and returns it; the entries of missing keys stay unchanged.
         """
         place, known = self._places(keys)
         found = torch.zeros(keys.shape[0], dtype=self.value_dtype) if values is None else values
@@ -47,18 +47,24 @@ class HashTable:
         return found, ~known
 
     def insert_exist_keys(self, keys: Tensor, values: Tensor) -> Tensor:
-        """Set the values of existing keys, and return ``uint8[N]`` with 1 for each missing key."""
+        """Set the values of existing keys, and return ``uint8[N]`` with 1 for each missing key.
+
+        ``keys`` and ``values`` are ``[N]``. Missing keys are not inserted.
+        """
         place, known = self._places(keys)
         self._values[place[known]] = values[known].to(self.value_dtype)
         return (~known).to(torch.uint8)
 
     def assign_arange_(self) -> Tensor:
-        """Set the values to 0, 1, ... in the order of keys; return the key count, ``int64[1]``."""
+        """Set the values to 0, 1, ... in ascending order of keys; return the key count, ``[1]``."""
         self._values = torch.arange(self._keys.shape[0], dtype=self.value_dtype)
         return torch.tensor([self._keys.shape[0]])
 
     def items(self, max_size: int = -1) -> tuple[Tensor, Tensor, Tensor]:
-        """Return copies of all keys and values, and the number of keys, ``int64[1]``."""
+        """Return copies of all keys and values, and the number of keys, ``int64[1]``.
+
+        They are sorted by key. ``max_size`` is ignored.
+        """
         del max_size
         return self._keys.clone(), self._values.clone(), torch.tensor([self._keys.shape[0]])
 

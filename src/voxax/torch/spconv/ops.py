@@ -38,7 +38,10 @@ def get_current_stream() -> int:
 def get_conv_output_size(
     input_size: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> list[int]:
-    """Return the spatial shape after a convolution; an axis with kernel size -1 gets size 1."""
+    """Return the spatial shape after a convolution; an axis with kernel size -1 gets size 1.
+
+    Each argument has one integer per axis.
+    """
     sizes = zip(*_whole_sizes(input_size, kernel_size, stride, padding, dilation), strict=True)
     return [1 if k == -1 else (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
 
@@ -57,7 +60,7 @@ def get_deconv_output_size(
 ) -> list[int]:
     """Return the spatial shape after a transposed convolution.
 
-    As in spconv, ``dilation`` is ignored.
+    Each argument has one integer per axis. As in spconv, ``dilation`` is ignored.
     """
     del dilation
     given = _whole_sizes(input_size, kernel_size, stride, padding, output_padding)
@@ -184,15 +187,19 @@ def by_tap(filters: Tensor) -> Tensor:
 
 
 def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
-    """Return the kernel map of a table: the input row of each tap and output row, or -1.
+    """Return the kernel map of a table of the input rows that output rows read.
 
-    ``pair_fwd int32[K, M]`` is the table, and ``in_rows`` the number of input rows.
+    ``pair_fwd int32[K, M]`` is the table: the input row of each of K taps and M output rows, or -1.
+    ``in_rows`` is the number of input rows.
     """
     return KernelMap(pair_fwd.t().contiguous(), in_rows)
 
 
 def activate(x: Tensor, act_type: Activation, alpha: float) -> Tensor:
-    """Apply the activation ``act_type`` to ``x``; ``alpha`` is the slope of a leaky ReLU."""
+    """Return ``x`` after the activation ``act_type``; ``alpha`` is the slope of a leaky ReLU.
+
+    ``Activation.None_`` returns ``x`` unchanged.
+    """
     if act_type is Activation.ReLU:
         return torch.relu(x)
     if act_type is Activation.Sigmoid:
@@ -220,8 +227,9 @@ def indice_conv(
     """Return the convolution ``[num_activate_out, C_out]`` along pairs of :func:`get_indice_pairs`.
 
     ``features`` is ``[N, C_in]``, and ``filters`` is ``[C_out, *kernel_size, C_in]``. ``inverse``
-    exchanges input and output rows of the pairs. ``subm`` is as in :func:`get_indice_pairs`.
-    ``algo``, ``timer`` and ``act_beta`` are ignored.
+    exchanges input and output rows of the pairs. ``subm`` is as in :func:`get_indice_pairs`. The
+    activation ``act_type`` is applied last, as in :func:`activate`. ``algo``, ``timer`` and
+    ``act_beta`` are ignored.
     """
     del algo, timer, act_beta
     sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
@@ -313,9 +321,9 @@ def _gradients(
 
 
 def largest(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest value that each output row reads in each channel, ``[M, C]``.
+    """Return the largest value that each of M output rows reads in each channel, ``[M, C]``.
 
-    Results below 0 are replaced by 0.
+    ``features`` is ``[N, C]``. Results below 0 are replaced by 0.
     """
     return extreme(features, kernel_map).clamp_(min=0)
 
@@ -335,8 +343,8 @@ def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: Ke
 def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Tensor:
     """Return spconv's gradient ``[N, C]`` of the features in a mean over windows.
 
-    ``grad`` is the gradient of the means. spconv multiplies it by ``number``, the voxel count of
-    each window. For the true gradient it would have to be divided by the count.
+    ``grad [M, C]`` is the gradient of the means. spconv multiplies it by ``number [M]``, the voxel
+    count of each window. For the true gradient it would have to be divided by the count.
     """
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
@@ -351,7 +359,8 @@ def indice_maxpool(
 ) -> Tensor:
     """Return each output row's maximum over its input rows, at least 0: ``[num_activate_out, C]``.
 
-    The pairs and their numbers are as :func:`get_indice_pairs` returns them.
+    ``features`` is ``[N, C]``. ``indice_pairs`` and ``indice_pair_num``, the pairs of rows and
+    their numbers, are results of :func:`get_indice_pairs`.
     """
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
@@ -364,9 +373,10 @@ def indice_maxpool_backward(
     indice_pairs: Tensor,
     indice_pair_num: Tensor,
 ) -> Tensor:
-    """Return the gradient ``[N, C]`` of features in :func:`indice_maxpool`.
+    """Return the gradient ``[N, C]`` of ``features`` in :func:`indice_maxpool`.
 
-    ``out_bp`` is the gradient of its result ``out_features``.
+    ``out_bp`` is the gradient of the result, and ``out_features`` is the result itself. Other
+    arguments are as in :func:`indice_maxpool`.
     """
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
@@ -378,6 +388,7 @@ def indice_maxpool_implicit_gemm(
     """Return each output row's maximum over its input rows, at least 0: ``[M, C]``.
 
     ``indice_pairs int32[K, M]`` has the input row of each tap and output row, or -1.
+    ``num_activate_out`` is ignored.
     """
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
@@ -388,8 +399,8 @@ def indice_maxpool_implicit_gemm_backward(
 ) -> Tensor:
     """Return the gradient ``[N, C]`` of features in :func:`indice_maxpool_implicit_gemm`.
 
-    ``out_bp`` is the gradient of its result ``out_features``. Here ``indice_pairs int32[K, N]`` has
-    the output row of each tap and input row, or -1.
+    ``out_bp`` is the gradient of the result, and ``out_features`` is the result itself. Here
+    ``indice_pairs int32[K, N]`` has the output row of each tap and input row, or -1.
     """
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return largest_backward(features, out_features, out_bp, kernel_map)
@@ -401,7 +412,7 @@ def indice_avgpool_implicit_gemm(
     """Return each output row's mean over its input rows, ``[M, C]``, and the number of these rows.
 
     ``indice_pairs int32[K, M]`` has the input row of each tap and output row, or -1. The numbers
-    are ``int32[M]``, and empty unless ``calc_count``.
+    are ``int32[M]``, and empty unless ``calc_count``. ``num_activate_out`` is ignored.
     """
     del num_activate_out
     count = (indice_pairs >= 0).sum(0, dtype=torch.int32) if calc_count else torch.empty(0)
@@ -428,7 +439,8 @@ def maximum_value_int_(ten: Tensor, value: int) -> None:
 def global_pool_rearrange(coords: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
     """Return the rows of each scene, ``int32[B, N]``, and each scene's row count, ``int32[B]``.
 
-    Entries after the last row of a scene are 0. Column 0 of ``coords`` is the scene.
+    Entries after the last row of a scene are 0. ``coords int32[N, 1 + D]`` has the batch index in
+    column 0, and B is ``batch_size``.
     """
     scene, batch_size = coords[:, 0].long(), whole("batch_size", batch_size)
     counts = torch.bincount(scene, minlength=batch_size).to(torch.int32)

@@ -79,7 +79,12 @@ class _Pool(Window):
 
 
 class SparseMaxPool(_Pool):
-    """Max pooling with results of at least 0; all values equal to the maximum get its gradient."""
+    """Max pooling over the voxels in each window; results below 0 are replaced by 0.
+
+    Every feature that equals the result of its window gets the window's full gradient. Arguments
+    are as in :class:`voxax.torch.spconv.conv.SparseConvolution`, but None as ``stride`` means the
+    kernel size.
+    """
 
     FUNCTION, MOST_TAPS = MaxPool, 128
 
@@ -88,6 +93,7 @@ class SparseAvgPool(_Pool):
     """Mean pooling over the existing voxels in each window.
 
     The gradient is multiplied by the number of these voxels instead of divided by it, as in spconv.
+    Arguments are as in :class:`SparseMaxPool`.
 
     Raises:
       SpconvError: the kernel has more than 32 taps.
@@ -149,14 +155,20 @@ class SparseAvgPool3d(_OfDimension, SparseAvgPool, ndim=3):
 
 
 class SparseGlobalMaxOrAvgPool(SparseModule):
-    """Base of poolings over all voxels of each scene; a scene without voxels gives zeros."""
+    """Base of poolings over all voxels of each scene; a scene without voxels gives zeros.
+
+    ``is_mean`` chooses the mean of the first channel instead of the maximum of all channels.
+    """
 
     def __init__(self, is_mean: bool, name: str | None = None) -> None:
         super().__init__(name=name)
         self.is_mean = is_mean
 
     def forward(self, input: SparseConvTensor) -> Tensor:
-        """Return the maxima ``[batch_size, C]``, or the first channel's means ``[batch_size]``."""
+        """Return the maxima ``[batch_size, C]``, or the first channel's means ``[batch_size]``.
+
+        The means are returned if ``is_mean``.
+        """
         input.sites()  # checks the indices
         scene, shape = input.indices[:, 0].long(), (input.batch_size, input.features.shape[1])
         if not self.is_mean:

@@ -18,7 +18,11 @@ class JoinTable(SparseModule):
     """Module that concatenates channels of tensors with the same voxels and channel counts."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
-        """Return the tensor with all channels; raise :class:`SpconvError` if sizes differ."""
+        """Return a tensor with the channels of all inputs.
+
+        Raise :class:`SpconvError` if the inputs differ in spatial shape, batch size, number of
+        channels or number of voxels. Their coordinates are not compared.
+        """
         _check_same(input)
         return input[0].replace_feature(torch.cat([x.features for x in input], 1))
 
@@ -27,7 +31,11 @@ class AddTable(SparseModule):
     """Module that adds the features of tensors at the same voxels."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
-        """Return the tensor with the sum; raise :class:`SpconvError` if sizes differ."""
+        """Return a tensor with the sum of the features of all inputs.
+
+        Raise :class:`SpconvError` if the inputs differ in spatial shape, batch size, number of
+        channels or number of voxels. Their coordinates are not compared.
+        """
         _check_same(input)
         total = sum((x.features for x in input[1:]), input[0].features)
         return input[0].replace_feature(total)

@@ -108,7 +108,10 @@ class Window(SparseModule):
 
 
 class Record:
-    """Timer of one layer call; records in ``input.benchmark_record`` if ``input.benchmark``."""
+    """Timer of one layer call; records in ``input.benchmark_record`` if ``input.benchmark``.
+
+    The entry is under the name of ``layer``. ``kind`` is the type of the layer to record.
+    """
 
     def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
         self.entry = None
@@ -121,7 +124,7 @@ class Record:
         self.rows, self.start = input.features.shape[0], time.time()
 
     def found(self) -> None:
-        """Record the time since the start as that of the kernel map."""
+        """Record the time since the start of the call as the time to build the kernel map."""
         if self.entry is not None:
             now = time.time()
             self.entry["indice_gen_time"].append(now - self.start)
@@ -130,7 +133,8 @@ class Record:
     def done(self, out: SparseConvTensor) -> None:
         """Record the time since :meth:`found`, and the numbers of input and output rows.
 
-        If :meth:`found` was not called, the time is that since the start.
+        ``out`` is the layer's result. If :meth:`found` was not called, the time is that since the
+        start of the call.
         """
         if self.entry is not None:
             self.entry["time"].append(time.time() - self.start)

@@ -38,7 +38,11 @@ class SparseConvBlock(nn.Sequential):
 
 
 class SparseConvTransposeBlock(SparseConvBlock):
-    """Sequence of a transposed sparse convolution, a batch norm and a ReLU."""
+    """Sequence of a transposed sparse convolution, a batch norm and a ReLU.
+
+    The outputs are at the input voxels of an earlier convolution with the same kernel size and
+    stride.
+    """
 
     _transposed = True
 

@@ -57,9 +57,9 @@ class GPUHashTable:
     ) -> torch.Tensor:
         """Return the rows of the K voxels around each of M centers, ``int32[M, K]`` before padding.
 
-        The centers are ``coords int32[M, 4]``, batch index last, with coordinates times
-        ``tensor_strides``. K is ``kernel_volume``, the product of ``kernel_sizes``. Sizes and
-        strides are three integers each. M is padded to a multiple of 128.
+        ``coords int32[M, 4]``, batch index last, are multiplied by ``tensor_strides`` to get the
+        centers. K is ``kernel_volume``, the product of ``kernel_sizes``. Sizes and strides are
+        three integers each. M is padded to a multiple of 128.
         """
         known = _rows(_inserted(self._coords, "insert_coords"))
         offsets = centered(tuple(int(size) for size in kernel_sizes))

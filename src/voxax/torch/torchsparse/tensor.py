@@ -112,7 +112,10 @@ class SparseTensor(_Parts):
         return self
 
     def dense(self) -> torch.Tensor:
-        """Return a dense grid ``[*spatial_range, C]``; coordinates outside are an error."""
+        """Return a dense grid ``[*spatial_range, C]`` with zeros in cells without a voxel.
+
+        Coordinates outside ``spatial_range``, or None as ``spatial_range``, are an error.
+        """
         if self.spatial_range is None:
             raise ArgumentError(
                 "dense() of a tensor without spatial_range: give SparseTensor(..., "
@@ -171,12 +174,19 @@ SparseTensor._kind = SparseTensor
 
 
 def with_features(tensor: SparseTensor, feats: torch.Tensor | Features) -> SparseTensor:
-    """Return a tensor with other features at the same voxels and the same cache."""
+    """Return a tensor with the features ``feats`` at the voxels of ``tensor``.
+
+    It shares the cache of ``tensor``.
+    """
     return tensor._share(tensor._kind(feats, tensor.coords, tensor.stride))
 
 
 def check_tensors(name: str, *tensors: Any) -> None:
-    """Raise :class:`ArgumentError` unless ``tensors`` are one or more valid sparse tensors."""
+    """Raise :class:`ArgumentError` unless ``tensors`` are one or more sparse tensors.
+
+    Their features must be a dense PyTorch tensor ``[N, C]``, and their coordinates a PyTorch
+    tensor. ``name``, the operation, begins the text of the error.
+    """
     if not tensors:
         raise ArgumentError(f"{name} of no tensors: expected one or more")
     for tensor in tensors:
@@ -198,7 +208,10 @@ def check_tensors(name: str, *tensors: Any) -> None:
 
 
 def check_same_voxels(name: str, *tensors: SparseTensor) -> None:
-    """Raise :class:`ArgumentError` unless all tensors have equal rows of coordinates."""
+    """Raise :class:`ArgumentError` unless all tensors have the same coordinates in the same order.
+
+    ``name``, the operation, begins the text of the error.
+    """
     check_tensors(name, *tensors)
     first = tensors[0].coords
     for tensor in tensors[1:]:
@@ -210,7 +223,10 @@ def check_same_voxels(name: str, *tensors: SparseTensor) -> None:
 
 
 def check_channels(name: str, *tensors: SparseTensor) -> None:
-    """Raise :class:`ArgumentError` unless all tensors have the same number of channels."""
+    """Raise :class:`ArgumentError` unless all tensors have the same number of channels.
+
+    ``name``, the operation, begins the text of the error.
+    """
     numbers = [tensor._features.rows().shape[1] for tensor in tensors]
     if len(set(numbers)) > 1:
         raise ArgumentError(f"{name} of tensors of {numbers} channels: expected as many")
@@ -221,9 +237,10 @@ class PointTensor(_Parts):
 
     Args:
       feats, coords: features ``[N, C]`` and coordinates ``[N, 4]`` of the points.
-      idx_query, weights: dictionaries with strides of voxels as keys. They have the rows of the
-        voxels around each point, and the interpolation weights of these voxels. The caller fills
-        them.
+      idx_query: dictionary that the caller fills: for each stride of voxels, the rows of the voxels
+        around each point.
+      weights: dictionary that the caller fills: for each stride of voxels, the interpolation
+        weights of these voxels.
     """
 
     _parts = ("F", "C")

@@ -40,7 +40,10 @@ class SELayer(nn.Module):
 
 
 class SEBasicBlock(BasicBlock):
-    """A :class:`BasicBlock` of ``D`` axes with an :class:`SELayer` before the residual sum."""
+    """A :class:`BasicBlock` of ``D`` axes with an :class:`SELayer` before the residual sum.
+
+    ``reduction`` is that of the :class:`SELayer`. Other arguments are as in :class:`BasicBlock`.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,10 @@ class SEBasicBlock(BasicBlock):
 
 
 class SEBottleneck(Bottleneck):
-    """A :class:`Bottleneck` of ``D`` axes with an :class:`SELayer` before the residual sum."""
+    """A :class:`Bottleneck` of ``D`` axes with an :class:`SELayer` before the residual sum.
+
+    ``reduction`` is that of the :class:`SELayer`. Other arguments are as in :class:`Bottleneck`.
+    """
 
     def __init__(
         self,

@@ -56,8 +56,9 @@ def sparse_collate(
 ) -> tuple[Any, ...]:
     """Join scenes to one batch: return coordinates and features, and labels if given.
 
-    The coordinates are the result of :func:`batched_coordinates`. Features, and labels that are
-    arrays or tensors, are concatenated; other labels stay a list.
+    Each argument has one item per scene. ``dtype`` and ``device`` are those of the coordinates, the
+    result of :func:`batched_coordinates`. Features, and labels that are arrays or tensors, are
+    concatenated; other labels stay a list.
     """
     rows = batched_coordinates(coords, dtype, device)
     features = torch.cat([_tensor(part, "features") for part in feats])
@@ -84,7 +85,8 @@ class SparseCollation:
     """Collate function of a data loader, which joins scenes ``(coordinates, features, labels)``.
 
     ``limit_numpoints`` is the largest number of rows in a batch; -1 means no limit. The first scene
-    that exceeds it, and all scenes after it, are left out.
+    with which the batch would exceed it is left out, with all scenes after it. It is an error if no
+    scene remains. ``dtype`` and ``device`` are as in :func:`batched_coordinates`.
     """
 
     def __init__(

@@ -123,15 +123,17 @@ class _Convolution(_ToBEV):
 
 
 class ToBEVConvolution(_Convolution):
-    """Layer that multiplies each voxel by the matrix of its coordinate on axis ``dim``, then sums.
+    """Layer that sums along axis ``dim``, with one weight matrix per coordinate on this axis.
 
-    The output voxels have coordinate 0 on this axis, and are in lexicographic order.
+    The features of each voxel are multiplied by the matrix of its coordinate, then summed. The
+    output voxels have coordinate 0 on this axis, and are in lexicographic order.
 
     Args:
       in_channels, out_channels: numbers of channels.
       n_kernels: number of matrices. There is one for each coordinate along the axis from 0 on,
         counted in steps of the tensor's stride.
-      stride: stride of the layer. TorchSparse's layer raises an error for strides other than 1.
+      stride: ratio of the output's tensor stride to the input's. TorchSparse's layer raises an
+        error for strides other than 1.
       dim: the axis that is summed over, 0 to 2.
       bias: whether to add a bias to the product of each voxel.
     """
@@ -209,11 +211,14 @@ def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: i
 class ToDenseBEVConvolution(_Convolution, _Grid):
     """:class:`ToBEVConvolution` whose output is a dense grid, ``[B, out_channels, *plane]``.
 
+    ``plane`` is the numbers of cells along the two axes other than ``dim``.
+
     Args:
       in_channels, out_channels, dim, bias: as in :class:`ToBEVConvolution`.
       shape: number of cells along x, y and z. A cell is as large as the tensor's stride. The layer
         has ``shape[dim]`` matrices.
-      offset: coordinates x, y and z of the first cell.
+      offset: coordinates x, y and z of the first cell. That of axis ``dim`` is ignored, because the
+        matrices begin at coordinate 0.
     """
 
     def __init__(
@@ -231,21 +236,23 @@ class ToDenseBEVConvolution(_Convolution, _Grid):
         self._parameters_of(bias, *channels.values())
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the dense grid; voxels outside the grid are an error."""
+        """Return the dense grid, 0 in cells without voxels; voxels outside it are an error."""
         places, _, sizes = self._places(input)
         reached, rows = torch.unique(places, return_inverse=True)
         return _dense(self._summed(input, rows, len(reached)), reached, sizes, 1)
 
 
 class ToBEVHeightCompression(_Grid):
-    """Layer that makes a dense grid with the features of all cells along an axis as channels.
+    """Layer that makes a dense grid with the features of all cells along axis ``dim`` as channels.
 
-    The output is ``[B, cells * channels, *plane]``. Voxels beyond an end of the axis are added to
-    the last cell at this end.
+    The output is ``[B, shape[dim] * channels, *plane]``, where ``plane`` is the numbers of cells
+    along the other two axes. Voxels beyond an end of axis ``dim`` are added to the last cell at
+    this end.
 
     Args:
       channels: number of channels of the input.
-      shape, offset, dim: as in :class:`ToDenseBEVConvolution`.
+      shape, dim: as in :class:`ToDenseBEVConvolution`.
+      offset: coordinates x, y and z of the first cell.
     """
 
     def __init__(
@@ -255,7 +262,7 @@ class ToBEVHeightCompression(_Grid):
         self._grid_of(shape, offset)
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the dense grid; voxels outside the plane are an error."""
+        """Return the dense grid; voxels outside it along an axis but ``dim`` are an error."""
         places, along, sizes = self._places(input)
         cells = int(self.shape[self.dim])
         places = places * cells + along.clamp(0, cells - 1)

@@ -14,7 +14,9 @@ from voxax.torch.torchsparse.tensor import SparseTensor, check_channels
 def sparse_collate(inputs: list[SparseTensor]) -> SparseTensor:
     """Join scenes to one sparse tensor, whose coordinates have a column for the batch index.
 
-    All scenes must have the same stride, and coordinates ``[N, 3]``. NumPy arrays are converted.
+    Each tensor of ``inputs`` is one scene. All must have the same stride and number of channels,
+    and coordinates ``[N, 3]`` without a batch index. NumPy arrays in ``inputs`` are converted to
+    PyTorch tensors in place.
     """
     if not inputs or not all(isinstance(tensor, SparseTensor) for tensor in inputs):
         kinds = sorted({type(tensor).__name__ for tensor in inputs})

@@ -17,7 +17,10 @@ def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
 
 
 def per_axis(name: str, x: Any, least: int = 1) -> tuple[int, ...]:
-    """Return ``x`` as three integers; raise :class:`ArgumentError` if one is below ``least``."""
+    """Return ``x`` as three integers; raise :class:`ArgumentError` if one is below ``least``.
+
+    ``x`` is one integer for all axes, or has three. ``name`` is the argument's name for the error.
+    """
     sizes = make_ntuple(x, ndim=3)
     if min(sizes) < least:
         raise ArgumentError(f"{name}={x}: expected {least} or more")
@@ -36,7 +39,7 @@ def check_integers(name: str, tensor: torch.Tensor, columns: int, more: str = ""
 
 
 def make_tensor(x: Sequence[int], dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """Return the values as a tensor with this dtype on this device."""
+    """Return the integers ``x`` as a tensor ``[len(x)]`` with this dtype on this device."""
     return torch.tensor(x, dtype=dtype, device=device)
 
 

@@ -32,9 +32,10 @@ def conv3d(
     dilation: Any = 1,
     transposed: bool = False,
 ) -> SparseTensor:
-    """Return the 3-D convolution without padding; arguments as for ``conv3d`` of TorchSparse 2.1.
+    """Return the 3-D convolution of a sparse tensor, without padding.
 
-    The weight of a kernel of one tap is ``[C_in, C_out]`` for every stride.
+    Arguments are as in :func:`voxax.torch.torchsparse.nn.functional.conv3d`. The weight of a kernel
+    of one tap may be ``[C_in, C_out]`` for every stride.
     """
     if weight.ndim == 2 and set(make_ntuple(stride, ndim=3)) != {1}:
         weight = weight[None]

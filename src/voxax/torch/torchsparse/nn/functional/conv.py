@@ -57,8 +57,9 @@ def conv3d(
 
 @uncompiled
 def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: Any) -> SparseTensor:
-    """Return :func:`conv3d` of ``input``, which must be of class ``kind``.
+    """Return :func:`conv3d` of ``input``; raise an error if it is for another TorchSparse version.
 
+    ``kind`` is the class of sparse tensors to accept: that of TorchSparse 2.1 or that of 1.4.
     ``settings`` are the arguments of :func:`conv3d` after ``weight``, without ``training``.
     """
     kernel_size, bias, stride, padding, dilation, config, transposed, generative = settings
@@ -108,9 +109,11 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both tensors in one dtype: autocast's, else float16 or bfloat16 if one has that.
+    """Return ``feats`` and ``weight``, converted to a common dtype.
 
-    Without autocast and half precision, raise :class:`ArgumentError` if the dtypes differ.
+    If autocast is on and neither is float64, it is autocast's dtype. Otherwise it is float16 or
+    bfloat16 if one of them has it; if both have, it is that of ``feats``. Raise
+    :class:`ArgumentError` if none of this applies and the dtypes differ.
     """
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)

@@ -87,7 +87,10 @@ def clear_global_conv_config() -> None:
 
 
 def modes_of(config: Any) -> tuple[str, str]:
-    """Return ``kmap_mode`` and ``downsample_mode`` of a configuration; None is the global one."""
+    """Return ``kmap_mode`` and ``downsample_mode`` of a configuration, a dictionary of options.
+
+    None means the global configuration, or the default configuration if that is not set.
+    """
     if config is None:
         config = _DEFAULT if _state["config"] is None else _state["config"]
     _check_dictionary(config)

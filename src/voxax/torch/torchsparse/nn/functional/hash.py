@@ -32,7 +32,8 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
     """Return the hashes of :func:`sphash`, for coordinates with the batch index first or last.
 
-    ``batch`` is (1, 0) if the batch index is first, and (0, 1) if it is last.
+    Other arguments are as in :func:`sphash`. ``batch``, the padding that ``offsets`` needs for the
+    batch index, is (1, 0) if the batch index is first, and (0, 1) if it is last.
     """
     check_integers("coords", coords, 4)
     if offsets is not None:

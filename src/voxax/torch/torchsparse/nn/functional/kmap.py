@@ -26,8 +26,9 @@ Sizes = tuple[int, ...]
 class Relation(NamedTuple):
     """Kernel map of a layer, with its input voxels (``source``) and output voxels (``target``).
 
-    The ranges are the spatial ranges of input and output. ``settings`` are the padding,
-    ``kmap_mode`` and ``downsample_mode`` of the layer.
+    ``source_range`` and ``target_range`` are the spatial ranges of the input and output tensors:
+    the number of scenes and three sizes, or None. ``settings`` are the padding, ``kmap_mode`` and
+    ``downsample_mode`` of the layer.
     """
 
     kernel_map: KernelMap
@@ -45,9 +46,10 @@ class Relation(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
-    """Return the tap offsets ``int32[K, 3]`` of a box kernel whose lowest offset is ``low``.
+    """Return the K kernel offsets of a box, ``int32[K, 3]``, in the order of the weights.
 
-    Taps are in the order of the weights: the first axis varies fastest if K is odd, else the last.
+    Along each axis, the offsets are the integers from ``low`` to ``low + kernel_size - 1``. The
+    first axis varies fastest if K is odd, else the last axis.
     """
     axes = [range(at, at + size) for at, size in zip(low, kernel_size, strict=True)]
     offsets = list(itertools.product(*axes))
@@ -59,7 +61,7 @@ def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
 
 
 def centered(kernel_size: Sizes) -> np.ndarray:
-    """Return the tap offsets ``int32[K, 3]`` of a box kernel around offset 0.
+    """Return the K kernel offsets of a box around offset 0, ``int32[K, 3]``, as :func:`taps` does.
 
     Along an axis of size s, the offsets begin at ``-((s - 1) // 2)``.
     """
@@ -69,14 +71,21 @@ def centered(kernel_size: Sizes) -> np.ndarray:
 def get_kernel_offsets(
     size: Size, stride: Size = 1, dilation: Size = 1, device: Any = "cpu"
 ) -> torch.Tensor:
-    """Return :func:`centered` offsets of a kernel, times stride and dilation, ``int32[K, 3]``."""
+    """Return the K offsets of a box kernel around offset 0, ``int32[K, 3]``.
+
+    They are the offsets of :func:`centered`, times ``stride`` and ``dilation``. ``size``,
+    ``stride`` and ``dilation`` are one integer, or one per axis.
+    """
     steps = np.multiply(per_axis("stride", stride), per_axis("dilation", dilation))
     offsets = centered(per_axis("size", size)) * steps
     return torch.from_numpy(offsets.astype(np.int32)).to(device)
 
 
 def sites_of(input: SparseTensor) -> Sites:
-    """Return the checked voxels of a tensor, from the tensor's cache if they are unchanged."""
+    """Check a tensor's coordinates, and return its voxels with the kernel maps built from them.
+
+    The result is stored in the tensor's cache, and reused while the coordinates are unchanged.
+    """
     cells, known = input._cells(), input._caches.sites.get(input.stride)
     if known is None or not known.hold(cells):
         scenes = int(cells[:, 0].max()) + 1 if len(cells) else 0

@@ -20,19 +20,28 @@ def fapply(input: SparseTensor, fn: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def relu(input: SparseTensor, inplace: bool = True) -> SparseTensor:
-    """Apply ReLU to the features of a sparse tensor."""
+    """Return a sparse tensor with ReLU applied to the features.
+
+    If ``inplace``, the features of ``input`` change too.
+    """
     return fapply(input, functional.relu, inplace=inplace)
 
 
 def silu(input: SparseTensor, inplace: bool = True) -> SparseTensor:
-    """Apply SiLU to the features of a sparse tensor."""
+    """Return a sparse tensor with SiLU applied to the features.
+
+    If ``inplace``, the features of ``input`` change too.
+    """
     return fapply(input, functional.silu, inplace=inplace)
 
 
 def leaky_relu(
     input: SparseTensor, negative_slope: float = 0.1, inplace: bool = True
 ) -> SparseTensor:
-    """Apply leaky ReLU to the features of a sparse tensor."""
+    """Return a sparse tensor with leaky ReLU applied to the features.
+
+    If ``inplace``, the features of ``input`` change too.
+    """
     return fapply(input, functional.leaky_relu, negative_slope=negative_slope, inplace=inplace)
 
 
@@ -43,8 +52,9 @@ def spcrop(
 ) -> SparseTensor:
     """Return a tensor of the voxels with ``coords_min <= (x, y, z) < coords_max``.
 
-    TorchSparse 2.1 itself compares batch index, x and y with these limits. These are its first
-    three columns, which were x, y and z in 1.4.
+    None as ``coords_min`` or ``coords_max`` sets no limit. TorchSparse 2.1 itself compares the
+    first three columns of the coordinates with the limits: batch index, x and y. In TorchSparse
+    1.4, the first three columns were x, y and z.
     """
     check_tensors("spcrop", input)
     at = input.coords[:, input._axes]
