@@ -26,7 +26,7 @@ _Axes = tuple[jax.Array, ...]
 
 @jax.jit
 def morton_keys(coords: jax.Array) -> jax.Array:
-    """Return the place of each row along the Morton (Z-order) curve: all axes' bits interleaved.
+    """Return the position of each row along the Morton (Z-order) curve: all axes' bits interleaved.
 
     Args:
       coords: ``int32[N, 1 + D]``, D from 1 to 4; the batch index is ignored. Keys of rows outside
@@ -42,7 +42,7 @@ def morton_keys(coords: jax.Array) -> jax.Array:
 
 @jax.jit
 def hilbert_keys(coords: jax.Array) -> jax.Array:
-    """Return the place of each row along the Hilbert curve, whose consecutive cells are neighbors.
+    """Return the position of each row along the Hilbert curve, on which consecutive cells touch.
 
     Arguments and result are as in :func:`morton_keys`.
 

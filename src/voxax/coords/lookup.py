@@ -68,7 +68,10 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the row of each query, -1 if absent. Arguments are as in :func:`lower_bound`."""
+    """Return the index of a row that equals the query, or -1 for none, ``int32[...]``.
+
+    Arguments are as in :func:`lower_bound`.
+    """
     dtypes = {sorted_coords.dtype, queries.dtype}
     if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
         return _halve_rows(sorted_coords, queries)
@@ -109,12 +112,12 @@ def find_neighbors(
     offsets: np.ndarray,
     ordered: bool = False,
 ) -> jax.Array:
-    """Return the row of ``center + offset`` for every center and offset, as kernel maps need.
+    """Return the row index of ``center + offset`` for every center and offset, or -1 for none.
 
     Args:
       sorted_coords: ``int32[N, 1 + D]`` in lexicographic order.
       centers: ``int32[M, 1 + D]``, batch index first, any order.
-      valid: ``bool[M]``; invalid centers find nothing.
+      valid: ``bool[M]``, False for centers that get -1 for every offset, such as padding.
       offsets: static ``int[K, D]`` in lexicographic order.
       ordered: whether the valid centers are in lexicographic order too. This only changes the speed
         on TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).

@@ -21,7 +21,7 @@ class CompactRows(NamedTuple):
     Attributes:
       coords: ``int32[capacity, W]``, the kept rows in their old order, then ``PAD``.
       count: ``int32[]``, number of valid rows, at most the capacity.
-      num_dropped: ``int32[]``, number of rows to keep that did not fit.
+      num_dropped: ``int32[]``, number of rows to keep that exceed the capacity.
       source: ``int32[capacity]``, the input row of every output row, -1 in padding.
     """
 
@@ -62,7 +62,7 @@ class UniqueRows(NamedTuple):
     Attributes:
       coords: ``int32[capacity, W]``, sorted and distinct, then ``PAD``.
       count: ``int32[]``, number of valid rows, at most the capacity.
-      num_dropped: ``int32[]``, number of distinct rows that did not fit.
+      num_dropped: ``int32[]``, number of distinct rows that exceed the capacity.
       inverse: ``int32[N]``, the output row of every input row, -1 if it is padding or was dropped.
     """
 
