@@ -215,16 +215,17 @@ def search_runs(
     valid: jax.Array,
     length: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Find runs of cells along the last axis in a sorted list, without a loop, for GPUs.
+    """Find which cells of runs along the last axis are in a sorted list, without a loop, for GPUs.
 
     A GPU takes microseconds to start a kernel of any size, and a loop starts several kernels in
     each pass. Here each step of the search is one elementwise kernel that reads whole rows.
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order, N above 0.
-      corners: W arrays ``int32[1, M]`` or ``int32[C, M]``, one for each column of the M corners.
-      steps: ``int32[C, W]``; the first column is zero. There are C runs for each corner, and each
-        begins at the corner plus one of the steps.
+      corners: M cells from which runs are counted, as W arrays, one for each coordinate:
+        ``int32[1, M]`` or, if each run has a corner of its own, ``int32[C, M]``.
+      steps: ``int32[C, W]``; the first column is zero. There are C runs for each corner. Run c
+        begins at the corner plus ``steps[c]``.
       valid: ``bool[M]``. Where it is False, the first result is undefined and the second is 0.
       length: number of cells in a run, at most :data:`LONGEST_RUN`.
 

@@ -98,9 +98,10 @@ class Steps:
       order: ``[stripes * steps]``, the block that each step computes, stripe after stripe.
       reached: ``[blocks]``, the largest level in each block, or in the block and its halo if
         sources are masked; see :func:`~voxax.kernels.dynamic.blocks.levels_of`.
-      taps: for :func:`product`, ``[passes * P * P]``, the result of :func:`taps_of`, where K is the
-        tap of zeros. For :func:`weight_product`, ``[K * P]``, the result of :func:`places_of`:
-        ``pass * P + source`` for each tap and output of a row.
+      taps: for :func:`product`, ``[passes * P * P]``, the result of :func:`taps_of` with
+        ``none=K``, the index of the weight's last tap, which is zero. For :func:`weight_product`,
+        ``[K * P]``, the result of :func:`places_of`: ``pass * P + source`` for each tap and output
+        of a row.
     """
 
     order: jax.Array
@@ -151,7 +152,8 @@ def product(
         where axis 1 is its position in a row, to mask shells in the result (forward); or None.
       seen: the level of each source, repeated for all channels, in the shape and dtype of ``x``, to
         mask shells in the source (dgrad); or None.
-      w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros.
+      w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros; C_in and C_out are the
+        numbers of channels of source and result.
       like: an array with the dtype of the result.
 
     Returns:

@@ -72,7 +72,7 @@ class Shape:
 
     @property
     def list_rows(self) -> int:
-        """Number of rows (of 128 numbers) that store one number for each item of a block."""
+        """Number of rows of 128 numbers that hold one number for each item of a block."""
         return self.chunks * CHUNK
 
     @property
