@@ -42,7 +42,7 @@ def morton_keys(coords: jax.Array) -> jax.Array:
 
 @jax.jit
 def hilbert_keys(coords: jax.Array) -> jax.Array:
-    """Return the position of each row along the Hilbert curve, without jumps between cells.
+    """Return each row's position on the Hilbert curve, whose consecutive cells are neighbors.
 
     Arguments and result are as in :func:`morton_keys`.
 

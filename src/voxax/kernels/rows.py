@@ -37,10 +37,10 @@ def table_name(problem: Problem) -> str:
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return ``(name,)`` of the neighbor table that a product reads, for :attr:`Kernel.reads`.
+    """Return ``(name,)`` of the neighbor table that a product reads, for ``Kernel.reads``.
 
-    ``symmetric`` (:attr:`Layer.symmetric`) decides whether dgrad reads the table of the transposed
-    map. ``parameters`` are ignored.
+    ``symmetric``, a layer's :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides whether dgrad
+    reads the table of the transposed map. ``parameters`` are ignored.
     """
     del parameters
     # The transpose of a symmetric map is the map with its taps reversed, so dgrad needs no other.

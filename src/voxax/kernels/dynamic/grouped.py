@@ -118,11 +118,11 @@ def apply_specialized(
 
 
 def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
-    """Return ``counts`` rounded up, to at most ``positions``, for :attr:`GridSizes.prefix`.
+    """Return ``counts`` rounded up, to at most ``positions``, for ``GridSizes.prefix``.
 
     ``counts[s]`` is the number of positions whose kernel size is at least ``s``, and ``positions``
     the number of all. Counts become multiples of a sixteenth of ``positions`` or, if that is less
-    than 512, of 512.
+    than 512, of 512. See :class:`voxax.kernels.kernel.GridSizes`.
     """
     # Up to multiples of a 16th of the positions, at least a block, so that programs are few.
     step = max(BLOCK, -(-positions // 16))

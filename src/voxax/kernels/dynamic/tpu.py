@@ -69,8 +69,8 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure, which differ in block size and positions per row.
 
     A row is the channels of a few consecutive positions along W. For each number of positions per
-    row, the two largest blocks that fit in memory are measured. If the kernels of ``tpu_lanes.py``
-    can run, two of their block sizes come first.
+    row, up to two blocks are measured, the largest that fit in memory. If the kernels of
+    ``tpu_lanes.py`` can run, up to two of their block sizes come first.
     """
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:

@@ -98,10 +98,10 @@ class Steps:
       order: ``[stripes * steps]``, the block that each step computes, stripe after stripe.
       reached: ``[blocks]``, the largest level in each block, or in the block and its halo if
         sources are masked; see :func:`~voxax.kernels.dynamic.blocks.levels_of`.
-      taps: for :func:`product`, ``[passes * P * P]``, the result of :func:`taps_of` with
-        ``none=K``, the index of the weight's last tap, which is zero. For :func:`weight_product`,
-        ``[K * P]``, the result of :func:`places_of`: ``pass * P + source`` for each tap and output
-        of a row.
+      taps: for :func:`product`, ``[passes * P * P]``, the result of
+        :func:`~voxax.kernels.dynamic.blocks.taps_of` with ``none=K``, the index of the weight's
+        last tap, which is zero. For :func:`weight_product`, ``[K * P]``, the result of
+        :func:`~voxax.kernels.dynamic.blocks.places_of`.
     """
 
     order: jax.Array

@@ -104,7 +104,8 @@ def _blocks(problem: Problem) -> tuple[int, ...]:
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
     """Return the names of the map's arrays that a product reads: pair lists or a neighbor table.
 
-    ``symmetric`` is :attr:`Layer.symmetric`. It decides which neighbor table dgrad reads.
+    ``symmetric``, a layer's :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides which neighbor
+    table dgrad reads.
     """
     if dict(parameters)["formulation"] == "pair_lists":
         return ("pair_starts", "pairs")

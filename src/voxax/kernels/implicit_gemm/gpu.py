@@ -173,8 +173,8 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
     """Return the names of the map's arrays that a product reads: a sorted table, or pair lists.
 
-    wgrad reads pair lists. ``symmetric`` (:attr:`Layer.symmetric`) decides which neighbor table
-    dgrad reads.
+    wgrad reads pair lists. ``symmetric``, a layer's
+    :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides which neighbor table dgrad reads.
     """
     del parameters
     if product == "wgrad":

@@ -219,8 +219,8 @@ def most_visits(
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
     """Return the names of the map's two arrays that a product reads: a table and its windows.
 
-    The table has neighbors, and ``symmetric`` (:attr:`Layer.symmetric`) decides which one dgrad
-    reads. :func:`find_windows` describes the windows.
+    ``symmetric``, a layer's :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides which neighbor
+    table dgrad reads. :func:`find_windows` describes the windows.
     """
     del parameters
     if product == "dgrad" and not symmetric:
