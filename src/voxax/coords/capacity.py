@@ -51,5 +51,5 @@ def ladder_capacity(n: int) -> int:
 
 
 def round_up_rows(rows: int) -> int:
-    """Round a capacity, of a fitted level or a shard, up to a multiple of 8, at least 8."""
+    """Round ``rows``, a capacity of a level or of a shard, up to a multiple of 8, at least 8."""
     return max(_ROUND, -(-rows // _ROUND) * _ROUND)

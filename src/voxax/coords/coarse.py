@@ -12,15 +12,16 @@ from voxax.coords.lattice import COORD_LIMIT, PAD
 
 
 def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """Return the coordinates ``int32[N, 1 + D]`` of the cells with edges ``stride`` around voxels.
+    """Return the coordinates ``int32[N, 1 + D]`` of the cells that contain the voxels ``coords``.
 
-    They are ``floor(coords / stride)``. The batch index stays, and padding rows stay padding.
+    A cell is a box with edges ``stride``. Its coordinates are ``floor(coords / stride)``. The batch
+    index stays, and padding rows stay padding.
     """
     return jnp.where(coords[:, :1] == PAD, PAD, floor_divide(coords, (1, *stride)))
 
 
 def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """Return ``int32[N]``, the index of each row's site within its cell, last axis fastest.
+    """Return ``int32[N]``, the index of each voxel within its cell, last axis fastest.
 
     Args:
       coords: ``int32[N, 1 + D]``.

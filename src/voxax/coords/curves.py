@@ -26,7 +26,7 @@ _Axes = tuple[jax.Array, ...]
 
 @jax.jit
 def morton_keys(coords: jax.Array) -> jax.Array:
-    """Return the place of each row along the Morton (Z-order) curve: all axes' bits interleaved.
+    """Return the position of each row along the Morton (Z-order) curve: all axes' bits interleaved.
 
     Args:
       coords: ``int32[N, 1 + D]``, D from 1 to 4; the batch index is ignored. Keys of rows outside
@@ -42,7 +42,7 @@ def morton_keys(coords: jax.Array) -> jax.Array:
 
 @jax.jit
 def hilbert_keys(coords: jax.Array) -> jax.Array:
-    """Return the place of each row along the Hilbert curve, whose consecutive cells are neighbors.
+    """Return each row's position on the Hilbert curve, whose consecutive cells are neighbors.
 
     Arguments and result are as in :func:`morton_keys`.
 
@@ -76,7 +76,7 @@ def hilbert_keys(coords: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="curve")
 def sort_by_curve(coords: jax.Array, curve: Curve) -> jax.Array:
-    """Return the order of rows along a curve, by scene first, padding last; the sort is stable.
+    """Return the order of rows by batch index, then along a curve, padding last, by a stable sort.
 
     Args:
       coords: ``int32[N, 1 + D]``.

@@ -32,7 +32,8 @@ def axis_range(size: int, stride: int) -> range:
 def box_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return all offsets of a box kernel in lexicographic order, last axis fastest.
 
-    The weights of dense kernels have the same order. ``stride`` is as in :func:`axis_range`.
+    The taps of dense weights have the same order. Along each axis, the offsets are those of
+    :func:`axis_range`.
     """
     axes = [axis_range(k, s) for k, s in zip(kernel_size, stride, strict=True)]
     return tuple(itertools.product(*axes))

@@ -68,7 +68,10 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the row of each query, -1 if absent. Arguments are as in :func:`lower_bound`."""
+    """Return the index of a row that equals the query, or -1 for none, ``int32[...]``.
+
+    Arguments are as in :func:`lower_bound`.
+    """
     dtypes = {sorted_coords.dtype, queries.dtype}
     if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
         return _halve_rows(sorted_coords, queries)
@@ -109,12 +112,12 @@ def find_neighbors(
     offsets: np.ndarray,
     ordered: bool = False,
 ) -> jax.Array:
-    """Return the row of ``center + offset`` for every center and offset, as kernel maps need.
+    """Return the row index of ``center + offset`` for every center and offset, or -1 for none.
 
     Args:
       sorted_coords: ``int32[N, 1 + D]`` in lexicographic order.
       centers: ``int32[M, 1 + D]``, batch index first, any order.
-      valid: ``bool[M]``; invalid centers find nothing.
+      valid: ``bool[M]``, False for centers that get -1 for every offset, such as padding.
       offsets: static ``int[K, D]`` in lexicographic order.
       ordered: whether the valid centers are in lexicographic order too. This only changes the speed
         on TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
@@ -212,16 +215,17 @@ def search_runs(
     valid: jax.Array,
     length: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Find runs of cells along the last axis in a sorted list, without a loop, for GPUs.
+    """Find which cells of runs along the last axis are in a sorted list, without a loop, for GPUs.
 
     A GPU takes microseconds to start a kernel of any size, and a loop starts several kernels in
     each pass. Here each step of the search is one elementwise kernel that reads whole rows.
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order, N above 0.
-      corners: W arrays ``int32[1, M]`` or ``int32[C, M]``, one for each column of the M corners.
-      steps: ``int32[C, W]``; the first column is zero. There are C runs for each corner, and each
-        begins at the corner plus one of the steps.
+      corners: M cells from which runs are counted, as W arrays, one for each coordinate:
+        ``int32[1, M]`` or, if each run has a corner of its own, ``int32[C, M]``.
+      steps: ``int32[C, W]``; the first column is zero. There are C runs for each corner. Run c
+        begins at the corner plus ``steps[c]``.
       valid: ``bool[M]``. Where it is False, the first result is undefined and the second is 0.
       length: number of cells in a run, at most :data:`LONGEST_RUN`.
 

@@ -33,7 +33,10 @@ def is_valid(coords: jax.Array) -> jax.Array:
 
 
 def rows_less(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``bool[...]``: whether rows ``a [..., W]`` are lexicographically less than ``b``."""
+    """Return ``bool[...]``: whether rows of ``a`` are lexicographically less than rows of ``b``.
+
+    Both arrays are ``[..., W]``, with shapes that broadcast to each other.
+    """
     less = a[..., -1] < b[..., -1]
     for axis in range(a.shape[-1] - 2, -1, -1):
         less = (a[..., axis] < b[..., axis]) | ((a[..., axis] == b[..., axis]) & less)

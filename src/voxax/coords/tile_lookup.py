@@ -56,7 +56,7 @@ def find_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return the row of ``center + start + step`` for every start, step and center.
+    """Return the row index of ``center + start + step`` for every start, step and center, or -1.
 
     The kernel offsets are columns along the last axis: one column begins at each start, and all
     have the same steps. The result is right for centers in any order. Unordered centers take up to
@@ -65,7 +65,7 @@ def find_columns(
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order, distinct except for padding, N above 0.
       centers: ``int32[M, W]``, M above 0.
-      valid: ``bool[M]``; invalid centers find nothing.
+      valid: ``bool[M]``, False for centers that get -1 for every step, such as padding.
       starts: ``int32[S, W]``, offset of the first cell of each column.
       steps: the taps of each column as steps along the last axis, ascending from 0; static.
 

@@ -19,9 +19,9 @@ class CompactRows(NamedTuple):
     """The rows that :func:`compact_rows` kept.
 
     Attributes:
-      coords: ``int32[capacity, W]``, the kept rows in their old order, then ``PAD``.
-      count: ``int32[]``, number of valid rows, at most the capacity.
-      num_dropped: ``int32[]``, number of rows to keep that did not fit.
+      coords: ``int32[capacity, W]``, the kept rows in their old order, then padding, ``PAD``.
+      count: ``int32[]``, number of rows that are not padding, at most the capacity.
+      num_dropped: ``int32[]``, number of rows to keep that exceed the capacity.
       source: ``int32[capacity]``, the input row of every output row, -1 in padding.
     """
 
@@ -60,9 +60,9 @@ class UniqueRows(NamedTuple):
     """The distinct rows that :func:`unique_rows` found.
 
     Attributes:
-      coords: ``int32[capacity, W]``, sorted and distinct, then ``PAD``.
-      count: ``int32[]``, number of valid rows, at most the capacity.
-      num_dropped: ``int32[]``, number of distinct rows that did not fit.
+      coords: ``int32[capacity, W]``, sorted and distinct, then padding, ``PAD``.
+      count: ``int32[]``, number of rows that are not padding, at most the capacity.
+      num_dropped: ``int32[]``, number of distinct rows that exceed the capacity.
       inverse: ``int32[N]``, the output row of every input row, -1 if it is padding or was dropped.
     """
 

@@ -212,8 +212,10 @@ class Apply(Protocol):
 
     ``problem`` describes the product; ``parameters`` are the kernel's tuning parameters. The
     operands ``a, b`` are ``x [N, C_in], w`` for forward, ``dy [M, C_out], w`` for dgrad and
-    ``x, dy`` for wgrad. ``views`` are the map's arrays by name. The function returns y, dx or dw in
-    the dtype of ``a``, or int32 for 8- and 16-bit integers. Sums are in float32 or wider.
+    ``x, dy`` for wgrad, for N input rows, M output rows and a weight ``w``, see
+    :data:`WeightKind`. ``views`` are the map's arrays by name. The function returns
+    ``y [M, C_out]``, ``dx [N, C_in]`` or ``dw`` in the dtype of ``a``, or int32 for 8- and 16-bit
+    integers. Sums are in float32 or wider.
     """
 
     def __call__(
@@ -246,7 +248,8 @@ class ApplyOnHost(Protocol):
 class Epilogue:
     """Batch norm, residual and ReLU, applied to the result y of a forward product in inference.
 
-    They compute ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
+    Before ReLU, the result is
+    ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
 
     Attributes:
       valid: ``bool[M]``, False for rows that become zero, even if they or the residual have NaN.
@@ -357,7 +360,8 @@ class Kernel:
       preferred: a function of ``(problem, hardware)`` that returns whether the kernel comes before
         algorithms that are earlier in the registry or the request, if nothing was measured.
       decisive: a function of ``(problem, hardware)`` that returns whether the kernel is known to be
-        by far the fastest. Such a kernel is chosen without measuring, unless one is requested.
+        by far the fastest. Such a kernel is chosen without measuring, unless the user requests
+        algorithms.
       unproven: whether the kernel has not run on any device yet. If its result cannot be checked,
         other algorithms come before it.
       alone: whether the other kernels of its name are left out wherever this kernel can run.

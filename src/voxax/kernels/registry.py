@@ -48,7 +48,7 @@ def names(kind: WeightKind = "dense") -> tuple[str, ...]:
 
 
 def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
-    """Return the kernels (one per platform) of the algorithm ``name`` for weights of this kind.
+    """Return the kernels of the algorithm ``name`` for weights of this kind, on all platforms.
 
     Raises:
       AlgorithmError: no algorithm has this name; the message lists the known names.

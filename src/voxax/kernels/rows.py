@@ -37,7 +37,11 @@ def table_name(problem: Problem) -> str:
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return ``(name,)`` of the neighbor table that a product reads, for ``Kernel.reads``."""
+    """Return ``(name,)`` of the neighbor table that a product reads, for ``Kernel.reads``.
+
+    ``symmetric``, a layer's :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides whether dgrad
+    reads the table of the transposed map. ``parameters`` are ignored.
+    """
     del parameters
     # The transpose of a symmetric map is the map with its taps reversed, so dgrad needs no other.
     if product == "dgrad" and not symmetric:
@@ -46,7 +50,11 @@ def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tup
 
 
 def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """Return ``(weight, table)`` of forward or dgrad: ``y = sum_k x[table[:, k]] @ weight[k]``."""
+    """Return ``(weight, table)``, with which forward or dgrad sums ``x[table[:, k]] @ weight[k]``.
+
+    Here x is the first operand (dgrad: dy). ``b`` is the layer's weight, ``views`` are the map's
+    arrays by name.
+    """
     return weight_read(problem, b), views[table_name(problem)]
 
 
@@ -73,7 +81,10 @@ def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Set rows of ``dy`` that have no neighbor to zero, since padding may contain NaN."""
+    """Set rows of ``dy [M, C]`` that have no neighbor to zero, since padding may contain NaN.
+
+    ``neighbors``, ``int32[M, K]``, has the input row by each tap, or -1.
+    """
     return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
 
 
@@ -122,9 +133,10 @@ def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
-    """Return the weight gradient of one tap, from ``rows [T, C_in]`` and dy, ``g [T, C_out]``.
+    """Return the gradient of one tap's weight, summed over T output rows.
 
-    The result has the dtype in which sums are accumulated.
+    ``rows``, ``[T, C_in]``, are the input rows that these read by the tap, and ``g``,
+    ``[T, C_out]``, are their gradients dy. The result has the dtype in which sums are accumulated.
     """
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":

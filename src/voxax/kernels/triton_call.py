@@ -113,8 +113,8 @@ def absence(generation: str | None = None) -> str | None:
 def refusal(generation: str) -> str | None:
     """Return the reason why Triton cannot compile for this GPU, or None if it can.
 
-    If no test covers the GPU, the first call compiles a small kernel in a separate process. This
-    takes some seconds. The function warns if the compilation fails.
+    For a GPU that voxax's tests do not cover, the first call compiles a small kernel in a separate
+    process. This takes some seconds. The function warns if the compilation fails.
 
     Args:
       generation: the compute capability, such as ``9.0``, or AMD's name, such as ``gfx942``.

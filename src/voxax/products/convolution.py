@@ -338,7 +338,7 @@ def convolve_sized(
 
     Args:
       x: ``[B, *spatial, C]``.
-      weight: ``[K, C, C_out]``, taps as in ``spec``.
+      weight: ``[K, C, C_out]``, with the K taps in the order of ``spec.offsets``.
       sizes: ``int32[B, *outputs]``, the kernel size of each output position.
       spec: offsets, stride and dilation of the largest kernel.
       uniform: what is known about ``sizes``, see :data:`voxax.kernels.kernel.Uniform`.
@@ -398,7 +398,8 @@ _on_grid_eagerly = jax.jit(_on_grid, static_argnames="layer")
 def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
     """Return a copy of a dynamic layer with statistics of its kernel sizes, ``int32[*outputs]``.
 
-    They are :attr:`Layer.density`, and ``tile_density`` and ``uniform`` of :class:`GridSizes`.
+    The statistics are :attr:`Layer.density`, and ``tile_density`` and ``uniform`` of
+    :class:`GridSizes`. A layer in which every position has all taps is returned as it is.
     """
     if layer.sizes.uniform == "all":
         return layer

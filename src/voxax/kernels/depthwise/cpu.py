@@ -27,7 +27,7 @@ _TILE = 256
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the one set of parameters to try: the number of rows that a thread takes at a time."""
+    """Return the one set of parameters to try: how many rows a thread computes at a time."""
     # 512 rows took as long as 256 (AMD EPYC, Zen 5). wgrad ignores the parameter; its units follow
     # from the shapes.
     del hardware
@@ -40,8 +40,9 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. The parameter whose name ends in ``_block_size``
-    is the number of rows that a thread takes at a time.
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. The parameter whose name ends in ``_block_size``
+    is the number of output rows that a thread computes at a time; wgrad ignores it.
     """
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
     shape = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
@@ -67,9 +68,10 @@ def gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute dgrad and wgrad of a layer in one call: return ``(dx [N, C], dw [K, C])``.
 
-    ``problem`` describes dgrad. dx has the same bits as from :func:`apply`. The last bits of dw may
-    differ, because here it is summed over input rows, not output rows. The order of summation
-    depends only on the shapes.
+    ``problem`` describes dgrad; the operands and ``views`` are as for
+    :class:`voxax.kernels.kernel.ApplyFused`. dx has the same bits as from :func:`apply`. The last
+    bits of dw may differ, because here it is summed over input rows, not output rows. The order of
+    summation depends only on the shapes.
     """
     del parameters
     dx, dw = library_call(

@@ -56,7 +56,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform.
     """
     # Imported where it runs, because the package is an extra.

@@ -62,9 +62,10 @@ def forward_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one tile of the result of :func:`product`, which passes all arguments.
+    """Compute one tile and block of channels of the result of :func:`product`, written to ``out``.
 
-    OFFSET is the dtype of array indices.
+    :func:`product` passes all arguments. ``rows`` is the number of output rows, ROWS that of a
+    tile, BLOCK the number of channels of a block, OFFSET the dtype of array indices.
     """
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     tile = tl.program_id(0) // blocks
@@ -109,9 +110,13 @@ def weight_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one block of the result of :func:`weight_product`, which passes all arguments.
+    """Compute one part of the result of :func:`weight_product`, and write it to ``out``.
 
-    OFFSET is the dtype of array indices. ``room`` is the number of columns of ``pairs``.
+    The part is a block of channels of one tap, summed over some of its pairs.
+
+    :func:`weight_product` passes all arguments. PAIRS is the number of pairs of a step, BLOCK that
+    of channels of a block, ``room`` that of columns of ``pairs``. OFFSET is the dtype of array
+    indices.
     """
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)

@@ -46,7 +46,8 @@ class Blocks:
     """Block sizes of a kernel call, for one block of channels.
 
     Attributes:
-      window: number of rows of a window: consecutive rows from which a tile's rows are gathered.
+      window: number of rows of a window: consecutive input rows from which the neighbors of a tile
+        of output rows are gathered.
       channels: number of channels of one call.
       stripes: number of parts into which tiles are divided, which may run on different cores.
       resident: 1 if all rows of the gathered operand are kept in vector memory, else 0.
@@ -81,7 +82,8 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure, which differ in window size and number of tiles.
 
-    Each candidate has the largest block of channels for which memory suffices.
+    They encode :class:`Blocks`. Each candidate has the largest block of channels for which memory
+    suffices.
     """
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
@@ -103,7 +105,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform.
     """
     # Imported here, because only programs that use this kernel need Pallas.
@@ -137,7 +140,8 @@ def gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute dgrad and wgrad in one kernel: return ``(dx [N, C], dw [K, C])``.
 
-    ``problem`` describes dgrad; ``views`` are arrays of the kernel map.
+    ``problem`` describes dgrad; the operands and ``views`` are as for
+    :class:`voxax.kernels.kernel.ApplyFused`.
     """
     from voxax.kernels.depthwise import tpu_kernel
 

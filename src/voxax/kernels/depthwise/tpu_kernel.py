@@ -48,8 +48,9 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
     """Run wgrad: ``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``, as partial sums.
 
-    The result is ``float32[stripes, K * C, WINDOW_TILE]``; the caller sums over the first and the
-    last axis. The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
+    The result is ``float32[stripes, K * C, WINDOW_TILE]``: one sum for each stripe, that is, part
+    of the visits, and each lane of a register. The caller sums over the first and the last axis.
+    The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
     """
     shape = config.taps * channels_of(x), WINDOW_TILE
     return call_of_weights(

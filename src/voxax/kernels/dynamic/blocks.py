@@ -43,7 +43,9 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One matrix product, for some of the taps that one size has and the next smaller size lacks.
+    """One matrix product, for some of the taps that a kernel size adds to the next smaller size.
+
+    The docstring of :mod:`voxax.kernels.dynamic.blocks` explains the terms.
 
     Attributes:
       line: index of the window's line that is read, minus the index of the output's line in the
@@ -63,15 +65,15 @@ class Shell:
     """The matrix products (passes) for a shell: the taps that a size adds to the next smaller size.
 
     Attributes:
-      planes: ``(plane, passes)`` for each input plane that is read: its index in
-        :attr:`Blocks.planes`, and the passes that read it.
+      planes: ``(plane, passes)`` for each plane that is read, that is, the sources with one index
+        along D and one phase: its index in :attr:`Blocks.planes`, and the passes that read it.
     """
 
     planes: tuple[tuple[int, tuple[Pass, ...]], ...]
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """All matrix products of the shell, in the order of the kernel's weight matrices."""
+        """All matrix products of the shell, in the order of their matrices in the kernel."""
         return tuple(p for _, passes in self.planes for p in passes)
 
 
@@ -123,20 +125,26 @@ class Blocks:
 
     @property
     def rows(self) -> int:
-        """Number of rows of a block."""
+        """Number of rows of a block; a row has the channels of P positions."""
         return self.lines * self.length
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """All matrix products of a block, in the order of the kernel's weight matrices."""
+        """All matrix products of a block, in the order of their matrices in the kernel."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """Return the passes of the first ``reached`` shells that read plane number ``plane``.
+        """Return the passes (matrix products) that read one plane, for the first shells.
+
+        A shell is the taps that a kernel size adds to the next smaller size.
+
+        Args:
+          plane: the index of the plane in :attr:`planes`.
+          reached: the number of shells, from the smallest size.
 
         Returns:
-          A list with ``(shell, index of the first pass in :attr:`passes`, passes)`` for each shell.
-          Shells without passes on the plane are left out.
+          A list with ``(shell, first, passes)`` for each shell that reads the plane: the index in
+          :attr:`shells`, the index of the first of these passes in :attr:`passes`, and the passes.
         """
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
@@ -152,19 +160,21 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return the tap of each entry of the passes' weight matrices, ``int[passes * P * P]``.
+    """Return which tap's weight each entry of the passes' matrices has, ``int[passes * P * P]``.
 
-    These are the values of :attr:`Pass.taps`, where ``none`` replaces -1 (no tap). P is ``pack``.
+    A pass is a matrix product, with one entry for each source and output of a row of P = ``pack``
+    positions. These are the values of :attr:`Pass.taps`, where ``none`` replaces -1 (no tap).
     """
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return where the passes' weight matrices have each tap, the inverse of :attr:`Pass.taps`.
+    """Return the pass and the source by which each output reads each tap, ``int[K * P]``.
 
-    The result is ``int[K * P]``, where P is ``pack``. Entry ``tap * P + output`` is
-    ``pass * P + source``.
+    A pass is a matrix product for rows of P = ``pack`` positions. Entry ``tap * P + output`` is
+    ``pass * P + source``, where output and source are positions in a row. This is the inverse of
+    :attr:`Pass.taps`.
     """
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
@@ -173,13 +183,17 @@ def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def channels_of(channels: int, pack: int) -> int:
-    """Round ``channels`` up so that the channels of ``pack`` positions fill whole registers."""
+    """Round ``channels`` up so that ``pack`` times as many fill whole registers of 128 lanes."""
     lanes = max(1, CHANNELS // pack)
     return -(-channels // lanes) * lanes
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return for each element of ``sizes`` how many sizes in ``own`` do not exceed it, as int32."""
+    """Return the level of each kernel size in ``sizes``, as int32: the number of shells within it.
+
+    A shell is the taps that a kernel size adds to the next smaller size. ``own`` has the kernel
+    size of each shell, so the level is the number of these that do not exceed the given size.
+    """
     return sum((sizes >= size).astype("int32") for size in own)
 
 
@@ -190,7 +204,7 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
     Args:
       problem: a dynamic product. A phase is all input positions with the same remainder modulo
         stride.
-      pack: P, the number of positions in a row.
+      pack: P, the number of positions along W whose channels form a row.
       rows: approximate number of rows of a block, at least :data:`TILE_ROWS`.
     """
     grid = grid_of(problem)
@@ -346,12 +360,14 @@ def _call(
 def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
     """Return as few passes (matrix products) as possible that compute the taps of one line.
 
-    A line contains the taps that have the same offset on every axis except W.
+    The taps of a line have the same offset on every axis except W. For the layout
+    :class:`~voxax.kernels.dynamic.lanes.Lanes`, read H instead of W.
 
     Args:
-      line: number of the line, for :attr:`Pass.line`.
+      line: the value of :attr:`Pass.line` of the result.
       taps: the taps to compute, as ``{shift along W: tap}``.
-      pack: P, the number of positions in a row.
+      pack: P, the number of consecutive positions along W that a matrix product reads, and for
+        which it computes the result.
     """
     # Output a of a row reads the source at a + shift. From the left, each pass begins at the first
     # source that no earlier pass covers. No choice of intervals of P sources needs fewer passes.

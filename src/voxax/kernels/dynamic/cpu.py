@@ -49,6 +49,7 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
     """
     sizes = views["sizes"]
@@ -118,7 +119,11 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray | None:
-    """Compute :func:`apply` for NumPy arrays, or return None if :func:`apply` has to run."""
+    """Compute :func:`apply` for NumPy arrays, or return None if :func:`apply` has to run.
+
+    It has to run if the kernel map is too large to be made at once, or if :func:`apply` runs an
+    ordinary convolution because each scene has a single kernel size.
+    """
     sizes, rows = views["sizes"], problem.out_rows
     if rows * problem.layer.num_offsets > _ENTRIES:
         return None

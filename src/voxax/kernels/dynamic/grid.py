@@ -75,11 +75,14 @@ class Grid:
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
 
     def base(self) -> jax.Array:
-        """Return the row of each output position's center in the padded input, ``int32[M]``."""
+        """Return where each output position is centered in the padded input, ``int32[M]``.
+
+        The numbers are row-major indices of positions in the grid of shape :attr:`padded`.
+        """
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
-        """Return the offset of each tap, counted in rows of the padded input, ``int32[K]``."""
+        """Return the offset of each tap, ``int32[K]``, to add to the indices of :meth:`base`."""
         return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 
@@ -94,7 +97,9 @@ def rows_within(
     low: Sequence[int],
     stride: Sequence[int] | None = None,
 ) -> jax.Array:
-    """Return for each position of an inner grid its row in an outer grid, ``int32[positions]``.
+    """Return for each position of an inner grid its index in an outer grid, ``int32[positions]``.
+
+    The index is row-major, and so is the order of the inner grid's positions.
 
     Args:
       shape, extents: shapes ``(B, *spatial)`` of the outer and of the inner grid.
@@ -155,7 +160,8 @@ def box_conv(
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
-      weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
+      weight: ``[*T, C, C_out]``, where T are the numbers of taps along the spatial axes; with
+        ``feature_group_count`` G ``[*T, C / G, C_out]``.
       stride, dilation: one integer per axis.
       padding: number of zeros before and after each axis; None centers the box.
       options: other arguments of ``jax.lax.conv_general_dilated``.
@@ -203,7 +209,10 @@ def unordered(grid: Grid, w: jax.Array) -> jax.Array:
 
 
 def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
-    """Replace ``values [B, *spatial]`` by the maxima of their tiles, cubes of edge ``side``."""
+    """Return ``values [B, *spatial]`` with each value replaced by the maximum of its tile.
+
+    Tiles are cubes of ``side`` positions along each spatial axis, cut off at the end of the grid.
+    """
     for axis in range(1, values.ndim):
         length = values.shape[axis]
         if length:

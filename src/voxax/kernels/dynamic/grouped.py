@@ -1,10 +1,10 @@
 """The dynamic strategies ``grouped`` and ``specialized``, which sort positions by kernel size.
 
 The taps are sorted by the smallest size that has them, so the taps of a size precede the taps that
-it lacks. A block of positions multiplies the taps of its largest size. Smaller positions of the
-block read zeros for the taps that their sizes lack. ``grouped`` selects the number of taps of each
-block at run time, so no number of positions has to be fixed in advance. On CPUs it runs the native
-kernels (:mod:`.cpu`), which need no sorting.
+it lacks. A block of positions multiplies the taps of its largest size. Positions of smaller sizes
+read zeros for the taps that their sizes lack. ``grouped`` selects the number of taps of each block
+at run time, so one compiled program serves all sizes. On CPUs it runs the native kernels
+(:mod:`.cpu`), which need no sorting.
 
 ``specialized`` is compiled for one histogram of sizes, ``Layer.sizes.prefix``, which is known if
 sizes are not traced. The counts are rounded up, so that few programs are compiled. A program has no
@@ -33,6 +33,7 @@ def apply_grouped(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Positions
     are sorted by their size.
     """
@@ -94,8 +95,10 @@ def apply_specialized(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Positions
-    are sorted by their size, in blocks whose sizes were fixed at compilation.
+    are sorted by their size and cut into blocks. ``problem.layer.sizes.prefix`` fixes the number of
+    taps of each block at compilation.
     """
     grid = grid_of(problem)
     sizes = jnp.clip(views["sizes"], 0, grid.largest)
@@ -115,9 +118,11 @@ def apply_specialized(
 
 
 def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
-    """Return :attr:`GridSizes.prefix`: ``counts`` rounded up, to at most ``positions``.
+    """Return ``counts`` rounded up, to at most ``positions``, for ``GridSizes.prefix``.
 
-    ``counts[s]`` is the number of positions whose kernel size is at least ``s``.
+    ``counts[s]`` is the number of positions whose kernel size is at least ``s``, and ``positions``
+    the number of all. Counts become multiples of a sixteenth of ``positions`` or, if that is less
+    than 512, of 512. See :class:`voxax.kernels.kernel.GridSizes`.
     """
     # Up to multiples of a 16th of the positions, at least a block, so that programs are few.
     step = max(BLOCK, -(-positions // 16))

@@ -25,13 +25,15 @@ _WIDE_TILE = 256
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """The block layout of one kernel call.
+    """The block layout of one kernel call, for a grid ``[B, H, W]``.
+
+    A line is all positions of a scene with the same index along H.
 
     Attributes:
       scenes: B, the number of scenes.
       high, wide: H and W, the extents of the grid.
       width: W, rounded up to whole registers.
-      pack: P, the number of positions of a group.
+      pack: P, the number of consecutive positions along H that form a group.
       lines: number of lines of a block.
       low: number of lines of a block's window (the block and its halo) before the block.
       shifts: the shifts of taps along W, ascending.
@@ -62,17 +64,17 @@ class Lanes:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The matrix products of all shells."""
+        """The matrix products of all shells, in the order of :attr:`shells`."""
         return tuple(p for shell in self.shells for p in shell)
 
     @property
     def window(self) -> int:
-        """Number of lines of a block with its halo, including lines outside of the grid."""
+        """Number of lines (indices along H) of a block and its halo, also outside of the grid."""
         return self.lines + max(p.column for p in self.passes)
 
     @property
     def taken(self) -> int:
-        """Number of lines that are loaded for a window: all of its lines, at most H."""
+        """Number of lines (indices along H) loaded for a block and its halo, at most H."""
         return min(self.window, self.high)
 
     @property
@@ -82,10 +84,11 @@ class Lanes:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Map ``(shell, index into shifts)`` to the index in scratch memory of a shifted window.
+        """The index in scratch memory of each shifted window, by ``(shell, index into shifts)``.
 
-        If ``masks_source`` is False, all shells read the same shifted windows, and the shell in the
-        key is 0.
+        A window is a block and its halo, here shifted along W. A shell is the taps that a kernel
+        size adds to the next smaller size. If ``masks_source`` is False, all shells read the same
+        shifted windows, and the shell in the key is 0.
         """
         found = {
             (number if self.masks_source else 0, p.line)
@@ -95,17 +98,24 @@ class Lanes:
         return {key: place for place, key in enumerate(sorted(found))}
 
     def slot(self, number: int, shift: int) -> int:
-        """Return the index of the window for shell ``number``, shifted by ``shifts[shift]``."""
+        """Return the index in scratch memory of the window that shell ``number`` reads.
+
+        The window is shifted along W by ``shifts[shift]``; see :attr:`slots`.
+        """
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:
-        """Return the line of the scene at which the window of ``block`` begins; can be negative."""
+        """Return the index along H at which the window of block number ``block`` begins.
+
+        The window is the block and its halo, so the index is negative if the halo begins outside
+        of the grid. Blocks are numbered scene after scene.
+        """
         return jax.lax.rem(block, jnp.int32(self.number)) * self.lines - self.low
 
     def start(self, block: Any) -> Any:
-        """Return the first line of the scene that is loaded for ``block``.
+        """Return the first index along H that is loaded for block number ``block``.
 
-        All :attr:`taken` lines from there on are within the scene.
+        All :attr:`taken` lines (indices along H) from there on are inside the grid.
         """
         return jnp.clip(self.begin(block), 0, self.high - self.taken)
 
@@ -114,7 +124,8 @@ class Lanes:
 def lanes_of(problem: Problem, pack: int, lines: int) -> Lanes:
     """Return the block layout of a product over a 2-D grid with stride 1.
 
-    ``pack`` is the number of positions of a group, ``lines`` the number of lines of a block.
+    ``pack`` is the number of consecutive positions along H that form a group. ``lines`` is the
+    number of lines (indices along H) of a block.
     """
     grid = grid_of(problem)
     places = np.argsort(grid.order)

@@ -31,7 +31,11 @@ _MOST_SLICES = 64
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return the parameters to measure: patches are gathered or, up to 64 taps, read as slices."""
+    """Return the parameters to measure: how patches are read, and positions per block.
+
+    A patch is all values that the taps of a position read. Patches are gathered by indices or, if
+    the kernel has at most 64 taps, read as slices.
+    """
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
@@ -40,6 +44,7 @@ def apply_masked(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Each
     position reads zeros for the taps that its size lacks.
     """
@@ -77,6 +82,7 @@ def apply_tiled(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. Tiles of
     positions multiply with the largest size in the tile.
     """
@@ -88,8 +94,9 @@ def apply_tiled(
 
 
 def tile_order(grid: Grid, tile: int) -> jax.Array | None:
-    """Return the output positions sorted by tile, ``int32[M]``; None if the grid has one axis.
+    """Return the output positions sorted by tile, ``int32[M]``.
 
+    The result is None for a grid with one spatial axis, where row-major order is sorted by tile.
     Tiles are cubes of about ``tile`` positions. Tiles at the border of the grid are smaller, so
     ``tile`` consecutive positions may belong to more than one tile.
     """

@@ -105,7 +105,7 @@ class _Rows:
 
 
 def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Set ``dy`` to zero where the kernel size is 0, so that no NaN there reaches a result."""
+    """Return ``dy [..., C]`` with zeros where ``sizes [...]`` is 0: no NaN there has influence."""
     return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
 
 
@@ -405,8 +405,14 @@ def gather_dgrad(
 ) -> jax.Array:
     """Return dX ``[N, C_in]``: each input position gathers ``dy`` of the outputs that read it.
 
-    ``block`` is the number of positions computed together. With ``skip``, a block multiplies only
-    the first taps in the order of sizes, up to the last tap that any of its positions needs.
+    Args:
+      problem: a dynamic dgrad.
+      dy: ``[M, C_out]``, the gradients of the outputs.
+      w: ``[K, C_in, C_out]``, the weight.
+      sizes: ``int32[M]``, kernel size of each output position.
+      block: number of input positions computed together.
+      skip: whether a block skips the taps of sizes larger than any that its positions need.
+        Otherwise every block multiplies all taps.
     """
     grid = grid_of(problem)
     rows = math.prod(grid.inputs)
@@ -443,12 +449,15 @@ def gather_dgrad(
 def lattice(
     grid: Grid, dy: jax.Array, sizes: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, np.ndarray]:
-    """Place the outputs on the grid of the input, with a zero margin, for :func:`gather_dgrad`.
+    """Place gradients and sizes of outputs on the input's grid with a margin, for ``gather_dgrad``.
+
+    Output position u is placed at ``u * stride``. Arguments are as for :func:`gather_dgrad`.
 
     Returns:
-      Four arrays: ``dy`` as rows of this grid, followed by a row of zeros; ``sizes`` in the same
-      rows, with 0 where there is no output; the row of each input position, ``int32[N]``; and for
-      each tap the distance in rows from an input to the output that reads it, ``int32[K]``.
+      Four arrays. ``[R + 1, C_out]``: ``dy`` for the R positions of this grid, zero where there is
+      no output, then a row of zeros. ``int32[R]``: the kernel sizes, 0 where there is no output.
+      ``int32[N]``: the index among the R positions of each input position. ``int32[K]``: for each
+      tap, what to add to this index to find the output that reads the input by this tap.
     """
     extents, steps = np.asarray(grid.outputs[1:]), np.asarray(grid.stride)
     low = np.maximum(0, grid.taps.max(0))

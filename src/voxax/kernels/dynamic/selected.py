@@ -38,7 +38,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def is_box(problem: Problem) -> bool:
-    """Return whether the taps of the largest size are a whole cube."""
+    """Return whether the largest kernel size has all taps of a cube with this size as its edge."""
     grid = grid_of(problem)
     return grid.counts[-1] == grid.largest ** len(grid.stride)
 
@@ -54,6 +54,7 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position.
     """
     grid, scenes = grid_of(problem), problem.layer.sizes.grid[0]
@@ -87,7 +88,11 @@ def apply(
 
 
 def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Run forward of ``a`` and ``b``; ``sizes int32[scenes]`` has one kernel size per scene."""
+    """Return the forward product of ``a`` and ``b`` if scene s has only kernel size ``sizes[s]``.
+
+    ``a`` is ``[N, C_in]``, ``b`` the weight ``[K, C_in, C_out]``, ``sizes`` ``int32[scenes]``, and
+    the result ``[M, C_out]``.
+    """
     branches = _kernels(_one_scene(problem))
 
     def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -68,7 +68,9 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure, which differ in block size and positions per row.
 
-    For each number of positions per row, they have the two largest blocks that fit in memory.
+    A row is the channels of a few consecutive positions along W. For each number of positions per
+    row, up to two blocks are measured, the largest that fit in memory. If the kernels of
+    ``tpu_lanes.py`` can run, up to two of their block sizes come first.
     """
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
@@ -84,8 +86,9 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
     """Encode block sizes as tuning parameters of the kernel.
 
     Args:
-      pack: number of positions in a row, with their channels side by side.
-      rows: number of rows of a block; with ``body="lanes"`` the number of lines of a block.
+      pack: number of consecutive positions whose channels form a row (with ``body="lanes"``, a
+        group of positions along H).
+      rows: number of rows of a block; with ``body="lanes"``, the number of its indices along H.
       stripes: number of parts of the grid that run in parallel, one on each core.
       body: ``"blocks"``, or ``"lanes"`` for ``tpu_lanes.py``.
     """
@@ -161,6 +164,7 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
+    The operands are as for :class:`voxax.kernels.kernel.Apply`.
     ``views["sizes"]``, ``int32[M]``, has the kernel size of each output position. With
     ``("interpret", 1)`` in ``parameters``, the kernel is emulated, so it runs on any platform.
     """

@@ -37,7 +37,7 @@ _UNROLLED = 4
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
-    """Static parameters of one kernel call.
+    """Static parameters of one kernel call; see :mod:`voxax.kernels.dynamic.blocks` for the terms.
 
     Attributes:
       blocks: the block layout.
@@ -48,7 +48,8 @@ class BlockConfig:
         dgrad. Otherwise it is masked in the result.
       repeats: whether a step for which no block is left computes the stripe's last block again.
         False if steps add to one result, as in wgrad.
-      all_shells: whether every block has all shells, so that only code for this case is compiled.
+      all_shells: whether every block is known to have all shells, that is, all taps. Then only
+        code for this case is compiled.
       interpret: whether to run as plain JAX, on any platform.
     """
 
@@ -63,9 +64,11 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Map ``(shell, column)`` to the index in scratch memory of a window shifted to the column.
+        """The index in scratch memory of each shifted window, by ``(shell, column)``.
 
-        If ``masks_source`` is False, all shells read the same shifted windows, and the shell in the
+        A window is a block and its halo, here shifted along W so that it begins at position
+        ``column``. A shell is the taps that a kernel size adds to the next smaller size. If
+        ``masks_source`` is False, all shells read the same shifted windows, and the shell in the
         key is 0.
         """
         found = (
@@ -76,7 +79,10 @@ class BlockConfig:
         return {key: place for place, key in enumerate(sorted(set(found)))}
 
     def slot(self, number: int, column: int) -> int:
-        """Return the index of the window, shifted to ``column``, that shell ``number`` reads."""
+        """Return the index in scratch memory of the window that shell ``number`` reads.
+
+        The window is shifted to begin at position ``column``; see :attr:`slots`.
+        """
         return self.slots[number if self.masks_source else 0, column]
 
 
@@ -85,13 +91,17 @@ class BlockConfig:
 class Steps:
     """The scalar operands of a kernel, which control its steps: one-dimensional ``int32`` arrays.
 
+    A stripe is the steps that run one after another on one core. All stripes are equally long. A
+    pass is a matrix product, for rows of P positions.
+
     Attributes:
       order: ``[stripes * steps]``, the block that each step computes, stripe after stripe.
-      reached: ``[blocks]``, the largest level (number of shells of a position) in each block, or in
-        the block's window if sources are masked.
-      taps: for :func:`product`, ``[passes * P * P]``, the result of :func:`taps_of`, where K is the
-        tap of zeros. For :func:`weight_product`, ``[K * P]``, the result of :func:`places_of`:
-        ``pass * P + source`` for each tap and output of a row.
+      reached: ``[blocks]``, the largest level in each block, or in the block and its halo if
+        sources are masked; see :func:`~voxax.kernels.dynamic.blocks.levels_of`.
+      taps: for :func:`product`, ``[passes * P * P]``, the result of
+        :func:`~voxax.kernels.dynamic.blocks.taps_of` with ``none=K``, the index of the weight's
+        last tap, which is zero. For :func:`weight_product`, ``[K * P]``, the result of
+        :func:`~voxax.kernels.dynamic.blocks.places_of`.
     """
 
     order: jax.Array
@@ -100,9 +110,10 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Return steps in which ``stripes`` take turns to get the block with the most shells.
+        """Return the scalars of a kernel call whose blocks are divided among ``stripes``.
 
-        ``reached`` and ``taps`` are as in the attributes. A single stripe gets the blocks in order.
+        ``reached`` and ``taps`` are as in the attributes. The stripes take turns to get the
+        remaining block with the largest ``reached``. A single stripe gets the blocks in order.
         """
         blocks = len(reached)
         stripes = min(stripes, blocks)
@@ -129,6 +140,9 @@ def product(
 ) -> jax.Array:
     """Run forward or dgrad: add the products of all taps, masked by each position's kernel size.
 
+    The grid is ``[B, D, H, W]``. A shell is the taps that a kernel size adds to the next smaller
+    size; :mod:`voxax.kernels.dynamic.blocks` explains the other terms.
+
     Args:
       config: static parameters.
       steps: the block of each step, and other scalars.
@@ -138,7 +152,8 @@ def product(
         where axis 1 is its position in a row, to mask shells in the result (forward); or None.
       seen: the level of each source, repeated for all channels, in the shape and dtype of ``x``, to
         mask shells in the source (dgrad); or None.
-      w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros.
+      w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros; C_in and C_out are the
+        numbers of channels of source and result.
       like: an array with the dtype of the result.
 
     Returns:
@@ -213,7 +228,8 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
       dy: ``[B * D, H', W' / P, P * C_out]``, where H' and W' are padded to whole blocks.
 
     Returns:
-      ``float32[stripes, K, C_out, C_in]``. The sum over stripes is left to the caller.
+      ``float32[config.stripes, K, C_out, C_in]``: each stripe has the sum over its blocks. The sum
+      over stripes is left to the caller.
     """
     blocks, channels, inside = config.blocks, dy.shape[3], x.shape[3]
     own = channels // blocks.pack, inside // blocks.pack
@@ -255,14 +271,15 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
 
 
 class Step:
-    """What one step of the grid has to compute, as traced scalars read from :class:`Steps`.
+    """What one step of the kernel has to compute, as traced scalars read from :class:`Steps`.
 
     Attributes:
       block: number of the block that the step computes.
-      begins: whether the step is the first of its stripe.
+      begins: whether the step is the first of its stripe (the steps of one core).
       ends: whether the step is the last of its stripe.
-      reached: number of shells that the step computes, 0 if the stripe has no block left.
-      taps: as in :class:`Steps`.
+      reached: number of shells (sets of taps) that the step computes. It is 0 if the stripe has no
+        block left and ``config.repeats`` is False.
+      taps: the array of :class:`Steps`.
     """
 
     def __init__(self, config: Any, order: Any, reached: Any, taps: Any) -> None:
@@ -378,11 +395,12 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
 
 
 def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
-    """Write the weight gradient ``[K, C_out, C_in]`` to ``out``, summed over the outputs of a row.
+    """Write the weight gradient ``[K, C_out, C_in]`` to ``out``, from gradients of larger matrices.
 
-    ``sums`` has the gradient of each pass's matrix, ``[passes, P * C_out, P * C_in]``, where P is
-    ``pack``. P of its blocks ``[C_out, C_in]`` belong to a tap. ``places`` lists these blocks, see
-    :func:`places_of`.
+    Each matrix product (pass) has P = ``pack`` sources and P outputs. ``sums`` has the gradients of
+    the matrices, ``[passes, P * C_out, P * C_in]``. The gradient of a tap is the sum of P blocks
+    ``[C_out, C_in]``, one for each output. ``places`` lists the blocks, see
+    :func:`~voxax.kernels.dynamic.blocks.places_of`.
     """
     taps, high, wide = out.shape
     # Sources that share a register are loaded together. Their number is a power of two.
@@ -482,7 +500,8 @@ def _shift_window(
 def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) -> None:
     """Call ``run`` with each integer from 0 to ``number - 1``, in a partly unrolled loop.
 
-    In an unrolled loop several rotations of registers overlap, which hides their long latency.
+    An iteration makes ``at_once`` calls. The compiler can interleave them, which hides the long
+    latency of operations such as rotations of registers.
     """
 
     def some(turn: Any, carry: Any) -> Any:
@@ -585,7 +604,7 @@ def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
     """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``; return the sums in float32.
 
-    If ``config.exact``, products have full precision.
+    If ``config.exact``, products have full precision, else JAX's default precision.
     """
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     if config.interpret:  # JAX 0.12 on CPUs lacks some transposed bfloat16 products.
@@ -674,8 +693,14 @@ def call_by_blocks(
 ) -> jax.Array:
     """Run the Pallas kernel ``body`` over a grid of (stripes, steps), and return its result.
 
-    ``body`` takes a :class:`Step`, then the refs of the operands, the result and scratch memory.
-    ``out`` is the result's shape and ``BlockSpec``.
+    Args:
+      config: a :class:`BlockConfig`, or the ``LaneConfig`` of ``tpu_lanes_kernel.py``.
+      steps: the block of each step, and other scalars.
+      body: the kernel, a function of a :class:`Step`, then of the refs of the operands, of the
+        result and of scratch memory.
+      operands: each operand and its ``BlockSpec``.
+      out: the result's shape (with dtype) and ``BlockSpec``.
+      scratch: shapes of the scratch memory.
     """
     scalars = steps.scalars
 

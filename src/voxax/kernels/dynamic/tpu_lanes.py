@@ -30,8 +30,8 @@ def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes
     Args:
       problem: the product.
       hardware: the chip.
-      pack: number of positions of a group.
-      lines: number of lines of a block.
+      pack: number of consecutive positions along H that form a group.
+      lines: number of lines (indices along H) of a block.
       passes: the largest allowed number of passes (matrix products of a block).
     """
     grid = grid_of(problem)
@@ -84,7 +84,9 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``sizes``, ``int32[M]``, has the kernel size of each output position.
+    ``parameters`` are from :func:`voxax.kernels.dynamic.tpu.parameters` with ``body="lanes"``. The
+    operands are as for :class:`voxax.kernels.kernel.Apply`. ``sizes``, ``int32[M]``, has the kernel
+    size of each output position.
     """
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_lanes_kernel as kernel

@@ -53,13 +53,16 @@ class LaneConfig:
 def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: Any) -> jax.Array:
     """Run forward or dgrad: add the products of all taps, masked by each position's kernel size.
 
+    The grid is ``[B, H, W]``, where W is padded to whole registers.
+
     Args:
       config: static parameters.
       steps: the block of each step, and other scalars, as in ``tpu_kernel.product``.
-      x: the source, ``[B * H * C, W]``.
-      level: ``float32[B * H, 1, W]``, the level (number of shells) of each source if
-        ``lanes.masks_source``, else of each output, where H is padded to whole blocks.
-      w: ``[K + 1, C_result, C]``, for K taps and a last tap of zeros.
+      x: the source, the operand that taps read, ``[B * H * C, W]``.
+      level: ``float32[B * H, 1, W]``, from :func:`~voxax.kernels.dynamic.blocks.levels_of`: of each
+        source if ``lanes.masks_source``, else of each output, where H is padded to whole blocks.
+      w: ``[K + 1, C_result, C]``, for K taps and a last tap of zeros; C and C_result are the
+        numbers of channels of source and result.
       like: an array with the dtype of the result.
 
     Returns:
@@ -120,7 +123,8 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
       dy: ``[B * H * C_out, W]``, where H is padded to whole blocks.
 
     Returns:
-      ``float32[stripes, K, C_out, C_in]``. The sum over stripes is left to the caller.
+      ``float32[config.stripes, K, C_out, C_in]``: each stripe has the sum over its blocks. The sum
+      over stripes is left to the caller.
     """
     lanes = config.lanes
     outside = dy.shape[0] // (lanes.scenes * lanes.number * lanes.lines)

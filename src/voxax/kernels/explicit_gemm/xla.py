@@ -102,7 +102,11 @@ def _blocks(problem: Problem) -> tuple[int, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the map's arrays that a product reads: pair lists or a neighbor table."""
+    """Return the names of the map's arrays that a product reads: pair lists or a neighbor table.
+
+    ``symmetric``, a layer's :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides which neighbor
+    table dgrad reads.
+    """
     if dict(parameters)["formulation"] == "pair_lists":
         return ("pair_starts", "pairs")
     return table_read(parameters, product, symmetric)
@@ -113,8 +117,9 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``parameters`` select the way of computing it, see the module's docstring. ``views`` are arrays
-    of the kernel map.
+    ``parameters`` select the way of computing it, see the module's docstring.
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`.
     """
     values = dict(parameters)
     if values["formulation"] == "im2col":
@@ -132,7 +137,10 @@ _TILE_ELEMENTS = 2**20
 
 
 def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Compute any product by im2col; arguments as in :class:`voxax.kernels.kernel.Apply`."""
+    """Return the product that ``problem`` describes, computed by im2col (see the module).
+
+    Arguments and result are as in :class:`voxax.kernels.kernel.Apply`.
+    """
     if problem.product == "wgrad":
         return _gather_wgrad(problem, a, b, views["neighbors"])
     return _gather_product(problem, a, *oriented(problem, b, views))
@@ -221,7 +229,10 @@ def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
 
 
 def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Compute any product tap by tap; arguments as in :class:`voxax.kernels.kernel.Apply`."""
+    """Return the product that ``problem`` describes, computed for one tap after the other.
+
+    Arguments and result are as in :class:`voxax.kernels.kernel.Apply`.
+    """
     source = with_zero_row(a)
     if problem.product == "wgrad":
         neighbors = views["neighbors"]
@@ -240,7 +251,11 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Compute any product by pair lists: gather and multiply ``block`` pairs of a tap at a time."""
+    """Return the product that ``problem`` describes, computed by pair lists (see the module).
+
+    ``block`` is the number of (input row, output row) pairs of a tap that are multiplied at a time.
+    Other arguments and the result are as in :class:`voxax.kernels.kernel.Apply`.
+    """
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":

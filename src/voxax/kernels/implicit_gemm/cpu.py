@@ -59,7 +59,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. The parameter whose name ends in ``_block_size`` is the
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. The parameter whose name ends in ``_block_size`` is the
     number of rows of a tile.
     """
     values = dict(parameters)
@@ -99,7 +100,10 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Compute :func:`apply` for NumPy arrays, group by group, with the same bits."""
+    """Compute :func:`apply` for NumPy arrays, with the same bits.
+
+    The groups of a grouped weight are computed one after the other.
+    """
     del parameters  # the size of tiles does not change any bit of the result
     found = empty_array(problem.result_shape, a.dtype)
     result, a, b = (host_products.elements_of(array) for array in (found, a, b))

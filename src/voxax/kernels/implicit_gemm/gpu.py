@@ -171,7 +171,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the map's arrays that a product reads: a sorted table, or pair lists."""
+    """Return the names of the map's arrays that a product reads: a sorted table, or pair lists.
+
+    wgrad reads pair lists. ``symmetric``, a layer's
+    :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides which neighbor table dgrad reads.
+    """
     del parameters
     if product == "wgrad":
         return ("pair_starts", "pairs")
@@ -192,7 +196,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform. ``epilogue`` is allowed only for a forward product
     without ``split_k_factor``.
     """
@@ -269,10 +274,11 @@ def with_epilogue(
 
 
 def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """Return what forward or dgrad reads: the sorted table, and ``b`` as ``[K, G, C_in, C_out]``.
+    """Return the arrays that forward or dgrad reads: a sorted neighbor table, and the weight.
 
-    C_in is the number of a group's channels that the product gathers, C_out the number that it
-    writes. So dgrad reads the transposed weight.
+    The table is from :func:`~voxax.kernels.implicit_gemm.tap_order.sort_by_taps`. The weight is
+    ``b`` as ``[K, G, C_in, C_out]`` for G groups. C_in is the number of channels of a group that
+    the product gathers, C_out the number that it writes. So dgrad reads the transposed weight.
     """
     (name,) = reads((), problem.product, problem.layer.symmetric)
     table = views[name]
@@ -308,10 +314,11 @@ def side(channels: int, most: int) -> int:
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """Return the parameters of a block, with no more channels than ``problem`` needs.
+    """Return the parameters of a block: its numbers of channels, stages and warps.
 
     ``shape`` is (rows, most channels of the other operand, most gathered channels, stages, warps).
-    Its rows are left out, because the name of their parameter depends on the product.
+    A block has fewer channels if ``problem`` does, see :func:`side`. The result lacks the rows,
+    because the name of their parameter depends on the product.
     """
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups

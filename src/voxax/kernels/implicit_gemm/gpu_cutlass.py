@@ -95,8 +95,8 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters to measure: the size of a tile and the number of slices of a sum.
 
-    The first ones have the number of slices with which tiles times slices is nearest to the number
-    of cores.
+    A slice is a part of the sum over taps or pairs. Earlier parameters have a number of slices with
+    which tiles times slices is nearer to the number of cores.
     """
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
@@ -142,7 +142,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. ``parameters`` select the tile and the number of slices.
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. ``parameters`` select the tile and the number of slices.
     """
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"

@@ -59,7 +59,10 @@ def staged(side, tile, side_first):
 
 @cute.jit
 def fetch(to, source, offset, there):
-    """Start to copy 16 bytes from ``source + offset`` to ``to``; zeros if ``there`` is False."""
+    """Start to copy 16 bytes from ``source + offset`` to ``to``; zeros if ``there`` is False.
+
+    ``source`` points to global memory, ``to`` to shared memory. ``offset`` counts 16-bit elements.
+    """
     start, size = Int64(0), Int32(0)
     if there:
         start, size = offset, Int32(2 * PIECE)
@@ -101,7 +104,10 @@ def fragments(
 
 @cute.jit
 def multiply(tiled, read_a, read_b, a, b, total, slot):
-    """Multiply the operands in stage ``slot`` of shared memory; add to the thread's ``total``."""
+    """Multiply the operands in stage ``slot`` of shared memory; add to the thread's ``total``.
+
+    ``tiled`` is from :func:`tiled_product`, other arguments are from :func:`fragments`.
+    """
     for k in range_constexpr(cute.size(a, mode=[2])):
         for copy, source, to in (read_a, read_b):
             cute.copy(copy, source[None, None, k, slot], to[None, None, k])
@@ -123,7 +129,7 @@ class Tile:
     """The part of a product that one block of threads computes.
 
     Attributes:
-      rows, columns: number of rows and columns of the result.
+      rows, columns: number of output rows (wgrad: of input channels) and of output channels.
       depth: number of input channels of a step (wgrad: of pairs).
       stages: number of steps whose operands are in shared memory at the same time.
       warps: number of warps, of 32 threads each, along rows and columns.
@@ -225,7 +231,7 @@ def weight_product(
 def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
     """Turn the CuTe function ``launch`` into a function of JAX arrays, which returns an array.
 
-    ``out`` has the shape and dtype of the result.
+    ``launch`` is compiled for ``tile`` and ``sizes``. ``out`` is the shape and dtype of the result.
     """
     return bridge.cutlass_call(
         launch,

@@ -86,10 +86,11 @@ def forward_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one tile of the result of :func:`product`, which passes all arguments.
+    """Compute one tile and block of channels of the result of :func:`product`, written to ``out``.
 
-    OFFSET is the dtype of array indices. Without an epilogue, the arrays from ``valid`` to
-    ``residual`` are None.
+    :func:`product` passes all arguments. ``rows`` is the number of output rows, ROWS that of a
+    tile. IN and OUT are numbers of channels of a group. OFFSET is the dtype of array indices.
+    Without an epilogue, the arrays from ``valid`` to ``residual`` are None.
     """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
@@ -206,9 +207,13 @@ def weight_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """Compute one block of the result of :func:`weight_product`, which passes all arguments.
+    """Compute one part of the result of :func:`weight_product`, and write it to ``out``.
 
-    OFFSET is the dtype of array indices. ``room`` is the number of columns of ``pairs``.
+    The part is a block of input and output channels of one tap, summed over some of its pairs.
+
+    :func:`weight_product` passes all arguments. PAIRS is the number of pairs of a step, ``room``
+    that of columns of ``pairs``. IN and OUT are numbers of channels of a group. OFFSET is the dtype
+    of array indices.
     """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK

@@ -35,6 +35,8 @@ _BLOCK = 16384
 class Shape:
     """Sizes of the lists of items of one neighbor table.
 
+    An item is the neighbors of 8 output rows by one tap, within 8 consecutive input rows.
+
     Attributes:
       blocks: number of blocks of output rows.
       block_rows: number of output rows of a block, a multiple of 1024.
@@ -59,7 +61,7 @@ class Shape:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks in the list of a block, which suffices for the items of every table.
+        """Number of chunks in the list of a block, enough for the items of any neighbor table.
 
         A chunk is ``CHUNK`` rows of ``PASS`` items.
         """
@@ -70,7 +72,7 @@ class Shape:
 
     @property
     def list_rows(self) -> int:
-        """Number of rows (of 128 numbers) that store one number for each item of a block."""
+        """Number of rows of 128 numbers that hold one number for each item of a block."""
         return self.chunks * CHUNK
 
     @property
@@ -80,9 +82,9 @@ class Shape:
 
 
 def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
-    """Return the array ``items`` of ``neighbors``, ``int32[rows, K]``, built in NumPy.
+    """Return the lists of items of the neighbor table ``neighbors int32[rows, K]``, built in NumPy.
 
-    ``tpu_items._build`` describes the array. ``spec`` is not used.
+    ``tpu_items._build`` describes the result, the map's array ``items``. ``spec`` is not used.
     """
     del spec
     shape = Shape.of(*neighbors.shape)
@@ -142,9 +144,10 @@ class _Lists:
 
 
 def defined(view: np.ndarray, rows: int, taps: int) -> np.ndarray:
-    """Return ``view``, an array ``items`` built on a device, with undefined entries set to zero.
+    """Return the lists of items ``view`` with zeros in the entries that a device leaves undefined.
 
-    ``rows`` and ``taps`` are the shape of the neighbor table from which it was built.
+    So lists from a device and from :func:`on_host` can be compared. ``rows`` and ``taps`` are the
+    shape of the neighbor table from which ``view`` was built.
     """
     shape, found = Shape.of(rows, taps), np.zeros_like(view)
     for block, (used, own) in enumerate(view[:, -1, :2]):

@@ -26,7 +26,10 @@ _NONE = 2**31 - 1
 
 @functools.partial(jax.jit, static_argnames="interpret")
 def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
-    """Return the lists of items of a table ``int32[rows, K]``, see ``tpu_items._build``."""
+    """Return the lists of items of a neighbor table ``int32[rows, K]``, see ``tpu_items._build``.
+
+    If ``interpret`` is True, the kernel runs in Pallas' interpreter, on any platform.
+    """
     rows, taps = neighbors.shape
     shape = Shape.of(rows, taps)
     width = shape.groups + PASS

@@ -66,7 +66,8 @@ class Blocks:
     """Block sizes of a call of a window kernel.
 
     Attributes:
-      window: number of rows of a window: consecutive rows from which a tile's rows are gathered.
+      window: number of rows of a window: consecutive input rows from which the neighbors of a tile
+        of output rows are gathered.
       in_block: number of channels of the gathered operand in one call.
       out_block: number of channels of the other operand or of the result in one call.
       stripes: number of parts into which tiles are divided, which may run on different cores.
@@ -125,7 +126,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. With ``("interpret", 1)`` in ``parameters``, the kernel
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. With ``("interpret", 1)`` in ``parameters``, the kernel
     is emulated, so that it runs on any platform.
     """
     if tpu_items.is_items(parameters):
@@ -177,7 +179,8 @@ def gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute dgrad and wgrad in one kernel: return ``(dx [N, C_in], dw [K, C_in, C_out])``.
 
-    ``problem`` describes dgrad; ``views`` are arrays of the kernel map.
+    ``problem`` describes dgrad; the operands and ``views`` are as for
+    :class:`voxax.kernels.kernel.ApplyFused`.
     """
     # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
     # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
@@ -334,7 +337,11 @@ class PlannedVisits:
 
 
 def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
-    """Return ``y`` where ``fits``, else NaN or, for integers, the least value of the dtype."""
+    """Return ``y`` where ``fits`` is True, else NaN, or the least integer if ``y`` has integers.
+
+    ``fits``, which broadcasts to ``y``, is False where ``y`` lacks terms of its sums, see
+    :class:`PlannedVisits`.
+    """
     integral = jnp.issubdtype(y.dtype, jnp.integer)
     lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
     return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
@@ -351,7 +358,8 @@ def visits_of(
     Args:
       problem: the product.
       steps: block sizes, with the rows of a window and the numbers of tiles and stripes.
-      columns: taps of each column.
+      columns: taps of each column, from
+        :func:`voxax.kernels.implicit_gemm.windows.columns_of`.
       windows: windows of the table, ``int32[2, tiles, columns]``, see
         :func:`voxax.kernels.implicit_gemm.windows.find_windows`.
       rows: number of rows of the gathered operand.
@@ -444,7 +452,7 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 
 
 
 def steps_of(hardware: HardwareInfo, words: int, times: int = 1) -> Iterator[tuple[int, int]]:
-    """Return an iterator over pairs ``(resident, tiles)`` of :class:`Blocks`, fastest first.
+    """Return an iterator over values ``(resident, tiles)`` of :class:`Blocks`, fastest first.
 
     Args:
       hardware: the chip.

@@ -47,8 +47,9 @@ def is_items(parameters: Parameters) -> bool:
 def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Return the parameters of the items kernel to measure: one candidate or ``()``.
 
-    There is no candidate if rows have many neighbors, or if operands exceed the chip's memory. The
-    mean number of neighbors is known only for maps that are not traced, see ``Layer.density``.
+    There is a candidate only for forward on a chip with one core, if rows have few neighbors and
+    the kernel supports the numbers of taps, rows and channels. The mean number of neighbors is
+    known only for maps that are not traced, see ``Layer.density``.
     """
     density = problem.layer.density
     fits = density is not None and density <= _MOST and _fits(problem, hardware)

@@ -53,7 +53,8 @@ class ItemConfig:
     Attributes:
       rows: M, the number of output rows.
       shape: sizes of the lists of items.
-      parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
+      parts: into how many bfloat16 numbers each number of the operands is split: 3 for all digits
+        of float32, or 1.
       words: number of channels in a word of 32 bits, 1 or 2.
       vmem_bytes: bytes of vector memory that the compiler may use.
       interpret: True to run as plain JAX on any platform, or parameters of Pallas' TPU interpreter.

@@ -54,7 +54,8 @@ class TileConfig:
     Attributes:
       columns: for each column (near taps that differ only along the last axis) its taps.
       window: number of rows of a window, a multiple of ``WINDOW_TILE``.
-      parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
+      parts: into how many bfloat16 numbers each number of the operands is split: 3 for all digits
+        of float32, or 1.
       resident: whether all input rows are in vector memory.
       tiles: number of tiles of ``WINDOW_TILE`` rows that a step takes together. Each tile has its
         own windows.
@@ -134,10 +135,10 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 
     Args:
       config: static parameters.
-      visits: the list of visits.
-      table: ``int32[K, M]``, input row or -1.
+      visits: the list of visits (steps).
+      table: ``int32[K, M]``, the input row that each output row reads by each tap, or -1 for none.
       x: the input from ``windows.in_windows``: ``int32[C_in / 2, ...]``, whose words are two
-        channels of bfloat16, or ``float32[C_in, ...]`` for more than one part.
+        channels of bfloat16, or ``float32[C_in, ...]`` if ``config.parts`` is above 1.
       w: ``bfloat16[parts * C_out, K * C_in]``, the largest part first. C_in and C_out are multiples
         of 16. C_in is ordered as in ``windows.to_words`` for one part.
     """
@@ -149,8 +150,9 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
     """Run wgrad: ``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T``, as ``[stripes, C_out, K * C_in]``.
 
-    The caller sums over the stripes. The arguments are those of :func:`product`, except ``dy``:
-    ``[C_out, M]``, float32 for more than one part, else bfloat16.
+    Each stripe, a part of the visits, has a sum of its own; the caller adds these sums. The
+    arguments are those of :func:`product`, except ``dy``: ``[C_out, M]``, float32 if
+    ``config.parts`` is above 1, else bfloat16.
     """
     shape = dy.shape[0], config.taps * channels_of(x)
     return call_of_weights(
@@ -165,7 +167,7 @@ def gradients(
     """Run dgrad and wgrad together, since both select the rows ``dy[:, table[k, n]]``.
 
     The arguments are those of :func:`product` for dgrad, which gathers ``dy``, and
-    ``x``: ``[C_in, N]``, float32 for more than one part, else bfloat16.
+    ``x``: ``[C_in, N]``, float32 if ``config.parts`` is above 1, else bfloat16.
 
     Returns:
       ``dx[:, n] = sum_k w[k]^T dy[:, table[k, n]]``, ``[C_in, N]``, and
@@ -233,13 +235,14 @@ def call_of_rows(
     w: jax.Array,
     channels: int,
 ) -> jax.Array:
-    """Run a kernel that computes one column for each output row; return ``[channels, M]``.
+    """Run a kernel that computes the features of each output row; return ``[channels, M]``.
 
     Dense and depthwise kernels use this function. Other arguments are those of :func:`product`.
 
     Args:
-      multiply: ``multiply(picked, w_ref)`` returns what the selected rows of a visit add to the
-        result, ``[channels, config.rows]``.
+      multiply: ``multiply(picked, w_ref)`` returns what a visit adds to the result,
+        ``[channels, config.rows]``: the product of the neighbors' features for all taps,
+        ``picked``, and the weight, a ref of ``w``.
       channels: number of channels of the result.
     """
 
@@ -275,8 +278,9 @@ def call_of_weights(
     :func:`weight_product`.
 
     Args:
-      add: ``add(picked, dy, out)`` adds the terms of a visit to ``out``. Its ``dy`` is
-        ``[C_out, config.rows]``, zero in rows without neighbors.
+      add: ``add(picked, dy, out)`` adds the terms of a visit to ``out``. ``picked`` has the
+        neighbors' features for all taps. ``dy`` is ``[C_out, config.rows]``, zero in rows without
+        neighbors.
       shape: shape of the sum.
     """
 

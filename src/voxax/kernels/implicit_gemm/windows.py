@@ -61,7 +61,10 @@ Columns = tuple[tuple[int, ...], ...]
 
 
 class Steps(Protocol):
-    """Block sizes: the attributes that both ``implicit_gemm.tpu`` and ``depthwise.tpu`` use."""
+    """Block sizes: the attributes that both ``implicit_gemm.tpu`` and ``depthwise.tpu`` use.
+
+    :class:`voxax.kernels.implicit_gemm.tpu.Blocks` describes the attributes.
+    """
 
     @property
     def window(self) -> int: ...
@@ -187,8 +190,16 @@ def most_visits(
 ) -> int:
     """Return an upper bound of the number of visits of all tiles, see :func:`tiles_of_visits`.
 
-    A visit covers ``window`` rows of each column of ``tiles_of_step`` tiles. The bound is valid if
-    input and output rows are in lexicographic order, as in every map that voxax builds.
+    The bound is valid if input and output rows are in lexicographic order, as in every map that
+    voxax builds.
+
+    Args:
+      spec: offsets and dilation of the taps. If None, every column must be a single tap.
+      columns: taps of each column, from :func:`columns_of`.
+      in_capacity: number of input rows.
+      tiles: number of tiles of output rows.
+      window: number of input rows that one visit covers, for each tile and column.
+      tiles_of_step: number of tiles of one visit.
     """
     # A tile needs max_c ceil(length_c / window) visits, at most 1 + sum_c (length_c - 1) // window.
     # The lengths of a column add up to at most the number of input rows, plus for each tile:
@@ -206,7 +217,11 @@ def most_visits(
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the map's two arrays that a product reads: a table and its windows."""
+    """Return the names of the map's two arrays that a product reads: a table and its windows.
+
+    ``symmetric``, a layer's :attr:`~voxax.kernels.kernel.Layer.symmetric`, decides which neighbor
+    table dgrad reads. :func:`find_windows` describes the windows.
+    """
     del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors", "transposed_windows")
@@ -264,8 +279,8 @@ def fitting(
 ) -> list[_Blocks]:
     """Return the block sizes to measure: at most one for each of a few pairs ``(window, times)``.
 
-    Each is the first of ``blocks_of(window, times)`` that fits into vector memory. It is left out
-    if it does not fit into scalar memory.
+    For each pair, the first of ``blocks_of(window, times)`` that fits into vector memory is taken.
+    It is left out if it does not fit into scalar memory.
 
     Args:
       hardware: the chip.
@@ -304,7 +319,11 @@ def block_sizes(channels: int) -> list[int]:
 
 
 def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int) -> int:
-    """Return the bytes of scalar memory that a kernel call needs for its list of steps."""
+    """Return the bytes of scalar memory that a kernel call needs for its list of visits (steps).
+
+    A visit covers ``window`` input rows for each of ``tiles_of_step`` tiles. ``stripes`` is the
+    number of parts of the list.
+    """
     columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
     tiles = -(-problem.out_rows // WINDOW_TILE)
     visits = most_visits(
@@ -335,10 +354,11 @@ def by_channels(x: jax.Array, block: int) -> list[jax.Array]:
 def in_windows(x: jax.Array, window: int) -> jax.Array:
     """Return ``x [C, N]`` as ``[C, 2 R + 128]``: two copies, so that any window can be aligned.
 
-    R is N with padding. Row ``r`` is in the columns ``r`` and ``R + 64 + r``. The first row of a
-    window is a multiple of 64, so it is in a column that is a multiple of ``WINDOW_TILE``, where a
-    register starts. For bfloat16 the result is ``int32[C / 2, ...]``, where a word has channel
-    ``c`` in the low half and channel ``c + C / 2`` in the high half.
+    R is N rounded up to a multiple of 128, but at least ``window``, the rows of a window. Row ``r``
+    is in the columns ``r`` and ``R + 64 + r``. The first row of a window is a multiple of 64, so it
+    is in a column that is a multiple of ``WINDOW_TILE``, where a register starts. For bfloat16 the
+    result is ``int32[C / 2, ...]``, where a word has channel ``c`` in the low half and channel
+    ``c + C / 2`` in the high half.
     """
     rows = max(x.shape[1] + -x.shape[1] % WINDOW_TILE, window)
     x = jnp.pad(x, ((0, 0), (0, rows - x.shape[1])))
@@ -368,12 +388,15 @@ def with_rows(working: int, resident: int) -> int:
 
 
 def allowed(counted: int) -> int:
-    """Return the limit of vector memory to give the compiler: ``counted`` plus a sixteenth."""
+    """Return the compiler's limit of vector memory, in bytes: ``counted`` plus a sixteenth."""
     return counted * 17 // 16
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``: two to a 32-bit word."""
+    """Reorder channels along ``axis`` to ``0, C / 2, 1, C / 2 + 1, ...``.
+
+    So the two channels of each 32-bit word of :func:`in_windows` become neighbors.
+    """
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 

@@ -66,7 +66,8 @@ def apply(
 ) -> jax.Array:
     """Return the product (forward, dgrad or wgrad) of ``a`` and ``b`` that ``problem`` describes.
 
-    ``views`` are arrays of the kernel map. The parameter whose name ends in ``_block_size`` is the
+    The operands and ``views``, arrays of the kernel map, are as for
+    :class:`voxax.kernels.kernel.Apply`. The parameter whose name ends in ``_block_size`` is the
     number of rows of a tile.
     """
     values = {name: int(value) for name, value in parameters}
