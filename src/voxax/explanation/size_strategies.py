@@ -27,7 +27,7 @@ _TILE = 256
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """Cost of one algorithm for a dynamic convolution with given kernel sizes.
+    """Cost of one algorithm for a dynamic convolution, given the kernel size of each position.
 
     Attributes:
       name: name of the algorithm, as in ``algorithm=``.

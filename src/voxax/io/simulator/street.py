@@ -63,8 +63,8 @@ class Street:
     def locate(self, x: Coordinate, y: Coordinate) -> tuple[np.ndarray, np.ndarray]:
         """Convert world x, y in meters to street coordinates, both in meters.
 
-        The first is ``u``, and the second is the distance to the left of the center line, negative
-        to the right.
+        The first is the coordinate ``u`` along the street. The second is the distance to the left
+        of the center line, negative to the right.
         """
         c, s = np.cos(self.heading), np.sin(self.heading)
         u, v = c * x + s * y + self.start, c * y - s * x

@@ -198,7 +198,10 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first, CHANNELS), self.width)
 
     def rows(self, channels: int) -> Any:
-        """Return the part's rows, as a slice of a block with ``channels`` channels."""
+        """Return the slice of the part's rows, for the first axis of an array of the block.
+
+        That axis holds ``channels`` rows for each line of the block, one after the other.
+        """
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:

@@ -492,7 +492,8 @@ def _block_size(capacity: int) -> int:
 def _head(rows: Any, num_heads: int, parts: int) -> jax.ShapeDtypeStruct:
     """Return shape ``[H, d]`` and dtype of the queries of one row: H heads of d channels.
 
-    ``rows`` are Voxels or Tokens, and ``parts`` is as in :func:`_logits`.
+    ``rows`` are Voxels or Tokens, whose features are ``parts`` arrays of ``H * d`` channels side by
+    side: 3 for queries, keys and values, 1 for queries alone.
     """
     width = rows.features.shape[-1] // (parts * num_heads)
     return jax.ShapeDtypeStruct((num_heads, width), rows.features.dtype)

@@ -60,7 +60,10 @@ class SparseSequential(SparseModule):
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
-        """Apply the modules in order; skip modules on features if the tensor has no voxels.
+        """Apply the modules in order, and return the last result.
+
+        Modules of PyTorch, such as ``BatchNorm1d``, are applied to the features of a sparse tensor,
+        and skipped if it has no voxels. If ``input`` is a plain tensor, they are applied to it.
 
         If gradients are off, a convolution also computes the batch norm in evaluation mode and the
         ReLU that follow it.
