@@ -228,7 +228,7 @@ class DataParallelTrainer(_OnMesh, Trainer):
 
 
 class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
-    """A :class:`voxax.models.classifier.SceneTrainer` with some scenes of a step on each device.
+    """A :class:`voxax.models.classifier.SceneTrainer` whose devices share a step's scenes.
 
     The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis`` as
     for :class:`DataParallelTrainer`.
@@ -236,7 +236,7 @@ class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
 
 
 class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
-    """A :class:`voxax.models.center_training.CenterTrainer` with some scenes of a step on each device.
+    """A :class:`~voxax.models.center_training.CenterTrainer` whose devices share a step's scenes.
 
     The arguments are those of ``CenterTrainer``, with ``mesh`` after the optimizer, and ``axis`` as
     for :class:`DataParallelTrainer`. All shards need equally many scenes, because batch norms of
@@ -245,7 +245,7 @@ class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
 
 
 class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
-    """A trainer of :class:`voxax.models.VoxelNeXt` with some scenes of a step on each device.
+    """A trainer of :class:`voxax.models.VoxelNeXt` whose devices share a step's scenes.
 
     The arguments are those of :class:`voxax.models.center_training.SparseCenterTrainer`, with
     ``mesh`` after the optimizer, and ``axis`` as for :class:`DataParallelTrainer`.
