@@ -20,25 +20,67 @@ _ONE_SIGNAL = 0.25  # seconds
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # One entry for each Ctrl-C that this module sends to its own process.
 _sent: collections.deque[int] = collections.deque()
-# What to do when an exception of a signal is lost; None outside of `never_dropped`.
-_when_lost: Callable[[], object] | None = None
+
+
+class _Interrupts:
+    """The exceptions of signals that were raised inside one :func:`never_dropped`.
+
+    Attributes:
+      raised: how many were raised so far.
+      handled: how many of them, the first ones, were handled.
+      is_lost: whether one was lost, and has not been raised again yet.
+      has_ended: whether the context has ended. Nothing is raised again then.
+    """
+
+    def __init__(self) -> None:
+        self.raised = self.handled = 0
+        self.is_lost = self.has_ended = False
+        self.lock = _thread.allocate_lock()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether one was raised that nothing has handled."""
+        return self.is_lost or self.raised > self.handled
+
+    def repeat(self) -> None:
+        """Raise a lost exception again in the main thread, after a moment."""
+        self.is_lost = True
+        # threading.Thread takes a lock to start. The interrupted code may hold that lock.
+        _thread.start_new_thread(self._repeat_later, ())
+
+    def _repeat_later(self) -> None:
+        time.sleep(_MOMENT)
+        with self.lock:
+            if self.is_lost and not self.has_ended:
+                self.is_lost = False
+                _interrupt_main()
+
+
+# The interrupts of the innermost context of `never_dropped`; None outside of them.
+_current: _Interrupts | None = None
 
 
 class _Interrupt(KeyboardInterrupt):
-    """The :class:`KeyboardInterrupt` that this module's signal handlers raise.
+    """Exception of a signal. If it is lost inside :func:`never_dropped`, it is raised again."""
 
-    If other code drops it unhandled (see :func:`mark_handled`), :func:`never_dropped` is notified.
-    """
+    context: _Interrupts | None = None
+    number = 0
 
-    is_handled = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.context = _current
+        if self.context is not None:
+            self.context.raised += 1
+            self.number = self.context.raised
 
     def __del__(self) -> None:
-        if not self.is_handled and _when_lost is not None:
-            _when_lost()
+        context = self.context
+        if context is not None and self.number > context.handled and not context.has_ended:
+            context.repeat()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C inside :func:`never_dropped`: raise :class:`_Interrupt`."""
+    """Handle Ctrl-C inside :func:`never_dropped`."""
     del number, frame
     raise _Interrupt
 
@@ -46,13 +88,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 _CTRL_C = (signal.default_int_handler, _interrupt)
 
 
-def mark_handled(interrupt: KeyboardInterrupt) -> None:
-    """Tell :func:`never_dropped` that an ``except`` clause handles ``interrupt``.
+def mark_handled() -> None:
+    """Tell :func:`never_dropped` that the caller handles all interrupts so far.
 
-    Without this call, :func:`never_dropped` raises the exception again when the clause ends.
+    Call it in an ``except KeyboardInterrupt`` clause after which the command goes on. Otherwise the
+    exception would be raised again.
     """
-    if isinstance(interrupt, _Interrupt):
-        interrupt.is_handled = True
+    if _current is not None:
+        _current.handled, _current.is_lost = _current.raised, False
 
 
 class Ending:
@@ -235,7 +278,10 @@ def uninterrupted() -> Iterator[None]:
         if number in came:
             before[number](number, None)  # if sent again, it would count as a second signal
     if signal.SIGINT in came:
-        signal.raise_signal(signal.SIGINT)
+        if callable(handler := before[signal.SIGINT]):
+            handler(signal.SIGINT, None)
+        else:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -249,59 +295,44 @@ def never_dropped() -> Iterator[None]:
     lost exception led to becomes a :class:`KeyboardInterrupt`.
 
     Code in the context that handles a :class:`KeyboardInterrupt` calls :func:`mark_handled`.
+    Outside the main thread, the context does nothing.
     """
-    global _when_lost
-    lock, lost, ended = _thread.allocate_lock(), False, False
-    before = sys.unraisablehook
+    global _current
+    if threading.current_thread() is not threading.main_thread():  # signals interrupt no other
+        yield
+        return
+    context, outer, before = _Interrupts(), _current, sys.unraisablehook
 
     def told(found: sys.UnraisableHookArgs) -> None:
-        if ended or not issubclass(found.exc_type, KeyboardInterrupt):
+        if context.has_ended or not issubclass(found.exc_type, KeyboardInterrupt):
             before(found)
-        elif not isinstance(found.exc_value, _Interrupt):  # such a one reports itself
-            repeat()
+            return
+        if isinstance(found.exc_value, _Interrupt):
+            found.exc_value.context = None  # its end is no second loss
+        context.repeat()
 
-    def repeat() -> None:
-        nonlocal lost
-        lost = True
-        # threading.Thread takes a lock to start. The interrupted code may hold that lock.
-        _thread.start_new_thread(raise_again, ())
-
-    def raise_again() -> None:
-        nonlocal lost
-        time.sleep(_MOMENT)
-        with lock:
-            if lost:
-                lost = False
-                _interrupt_main()
-
-    sys.unraisablehook, _when_lost = told, repeat
-    handles = threading.current_thread() is threading.main_thread()
-    handles = handles and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    sys.unraisablehook, _current = told, context
     if handles:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
-    except Exception as error:
-        if lost or _comes_of_interrupt(error):
+    except (Exception, SystemExit) as error:
+        if context.is_pending:
             raise KeyboardInterrupt from error
         raise
     finally:
-        _when_lost = None
-        if sys.unraisablehook is told:
-            sys.unraisablehook = before
-        if handles and signal.getsignal(signal.SIGINT) is _interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        with lock:
-            was_lost, lost, ended = lost, False, True
-    if was_lost:
+        try:
+            if handles and signal.getsignal(signal.SIGINT) is _interrupt:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            with context.lock:  # from here on nothing is raised again
+                context.has_ended = True
+        finally:  # also if another Ctrl-C comes in these lines
+            context.has_ended, _current = True, outer
+            if sys.unraisablehook is told:
+                sys.unraisablehook = before
+    if context.is_pending:
         raise KeyboardInterrupt
-
-
-def _comes_of_interrupt(error: BaseException | None) -> bool:
-    """Return whether ``error`` was raised while a :class:`KeyboardInterrupt` was handled."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
 
 
 def _interrupt_main() -> None:

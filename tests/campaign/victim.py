@@ -36,12 +36,14 @@ class Plan:
         number = signal.Signals[self.told["signal"]]
         if number == signal.SIGKILL:
             self.report("fired")
-        if self.told["group"] and number != signal.SIGKILL:
-            os.killpg(0, number)  # as a terminal does, or a cluster
-        else:
-            os.kill(os.getpid(), number)  # the parent alone: its children notice
-        # The command may end while this thread waits, after a report and before the signal.
-        self.report("fired")
+        try:
+            if self.told["group"] and number != signal.SIGKILL:
+                os.killpg(0, number)  # as a terminal does, or a cluster
+            else:
+                os.kill(os.getpid(), number)  # the parent alone: its children notice
+        finally:  # in the main thread, the signal interrupts this method
+            # Not before the signal: the command may end while another thread writes the report.
+            self.report("fired")
 
     def fire_after(self, seconds):
         timer = threading.Timer(seconds, self.fire)

@@ -163,20 +163,41 @@ def replaced():
         raise AttributeError("of another library") from None
 
 
-@pytest.mark.parametrize("run", [swallowed, replaced])
+def kept_alive():
+    """What stores an error keeps the interrupt that it came of, such as the checker's report."""
+    try:
+        replaced()
+    except AttributeError as error:
+        kept.append(error)
+
+
+def leaves():
+    in_a_bare_except()
+    raise SystemExit(2)
+
+
+kept = []
+
+
+@pytest.mark.parametrize("run", [swallowed, replaced, kept_alive, leaves])
 def test_an_error_that_a_lost_interrupt_leads_to_is_not_told(run, capsys, monkeypatch):
     monkeypatch.setattr("voxax.cli._run", lambda words: run())
     assert main(["hardware"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     time.sleep(3 * _interrupts._MOMENT)  # once alone
+    monkeypatch.setattr("voxax.cli._run", lambda words: kept.clear() or 0)
+    assert main(["hardware"]) == 0  # it is of the command before
 
 
 def test_an_interrupt_that_is_handled_comes_once():
     with _interrupts.never_dropped():
         try:
-            interrupt()
-        except KeyboardInterrupt as error:
-            _interrupts.mark_handled(error)
+            try:
+                interrupt()
+            finally:  # pressed again
+                interrupt()
+        except KeyboardInterrupt:
+            _interrupts.mark_handled()
         time.sleep(3 * _interrupts._MOMENT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -194,6 +215,21 @@ def test_an_interruption_waits_for_the_end_of_a_restore(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tasks.restore("checkpoint", trainer)
     assert done == ["the arrays"]
+
+
+def test_an_interruption_waits_for_the_end_of_a_check_of_weights(demo, tmp_path, monkeypatch):
+    assert demo("--steps", "1") == 0
+    folder = tmp_path / "run" / "checkpoint"
+    done = []
+
+    def check(folder, like):
+        interrupt()
+        done.append(sorted(like))
+
+    monkeypatch.setattr(tasks, "check_arrays", check)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.check_weights(folder, tasks.task_of(folder))
+    assert done == [["params", "state"]]
 
 
 @pytest.fixture
@@ -280,6 +316,20 @@ def test_such_a_signal_is_not_lost_either(place, monkeypatch):
 
     with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
         wait()
+    assert ending.number == signal.SIGTERM
+
+
+@pytest.mark.usefixtures("takes_signals")
+def test_a_lost_signal_that_comes_again_in_a_step_is_no_second_one():
+    def step():
+        with _interrupts.never_dropped():
+            with contextlib.suppress(BaseException):
+                signal.raise_signal(signal.SIGTERM)
+            with _interrupts.uninterrupted():
+                time.sleep(2 * _interrupts._ONE_SIGNAL)
+
+    with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
+        step()
     assert ending.number == signal.SIGTERM
 
 

@@ -302,8 +302,8 @@ class Learning:
                             bar.tell(f"step {self.trainer.steps}: loss {mean:.3f}{told}")
                         if self.stops:
                             return False
-        except KeyboardInterrupt as interrupt:
-            mark_handled(interrupt)
+        except KeyboardInterrupt:
+            mark_handled()
             return True
         return False
 

@@ -75,7 +75,8 @@ def check_weights(folder: Path, task: Task) -> None:
             f"and its files of {stored} bytes hold {unpacked_limit(stored)} at most"
         )
     like = {"params": nnx.to_pure_dict(params), "state": nnx.to_pure_dict(state)}
-    check_arrays(folder, like)
+    with uninterrupted():
+        check_arrays(folder, like)
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
@@ -91,7 +92,7 @@ def task_as(folder: Path, kind: type[Kind]) -> Kind:
 
 def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
     """Load the newest step of the checkpoint in `folder` into `trainer`, and return `trainer`."""
-    with uninterrupted():  # an interrupted read of Orbax prints a traceback when the process ends
+    with uninterrupted():
         trainer.load_tree(load_arrays(folder, trainer.tree()))
     return trainer
 

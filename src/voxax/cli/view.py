@@ -108,8 +108,8 @@ def view(
     try:
         print(f"{file}: {len(cloud):,} points at {viewer.url} (Ctrl-C ends)", flush=True)
         threading.Event().wait()
-    except KeyboardInterrupt as interrupt:
-        mark_handled(interrupt)
+    except KeyboardInterrupt:
+        mark_handled()
         print()
     finally:
         viewer.stop()
