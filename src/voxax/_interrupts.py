@@ -63,15 +63,8 @@ _current: _Interrupts | None = None
 class _Interrupt(KeyboardInterrupt):
     """Exception of a signal. If it is lost inside :func:`never_dropped`, it is raised again."""
 
-    context: _Interrupts | None = None
+    context: _Interrupts | None = None  # None in copies, which are no signals
     number = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.context = _current
-        if self.context is not None:
-            self.context.raised += 1
-            self.number = self.context.raised
 
     def __del__(self) -> None:
         context = self.context
@@ -80,9 +73,13 @@ class _Interrupt(KeyboardInterrupt):
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C inside :func:`never_dropped`."""
+    """Handle a signal: raise an exception, and count it for :func:`never_dropped`."""
     del number, frame
-    raise _Interrupt
+    error = _Interrupt()
+    if _current is not None:
+        _current.raised += 1
+        error.context, error.number = _current, _current.raised
+    raise error
 
 
 _CTRL_C = (signal.default_int_handler, _interrupt)
@@ -115,13 +112,13 @@ class Ending:
 
         The arguments are those of Python's signal handlers: number of the signal, and frame.
         """
-        del frame
         if self.number is None:
             self.number = number
             if signal.getsignal(signal.SIGINT) in _CTRL_C:
                 signal.signal(signal.SIGINT, self.again)
-            self._first()
-            raise _Interrupt
+            with contextlib.suppress(Exception):  # in a handler it would replace the interrupt
+                self._first()
+            _interrupt(number, frame)
 
     def again(self, number: int, frame: FrameType | None) -> None:
         """Handle Ctrl-C after SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` after a moment.
@@ -317,8 +314,8 @@ def never_dropped() -> Iterator[None]:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
-    except (Exception, SystemExit) as error:
-        if context.is_pending:
+    except BaseException as error:
+        if context.is_pending and not isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt from error
         raise
     finally:

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP in a command wait for the end of a step, and are never lost."""
 
 import contextlib
+import copy
 import gc
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxax import _interrupts
+from voxax import _interrupts, cli
 from voxax.cli import learning, main, run_folder, tasks
 from voxax.models.checkpoint import steps_of
 
@@ -196,8 +197,9 @@ def test_an_interrupt_that_is_handled_comes_once():
                 interrupt()
             finally:  # pressed again
                 interrupt()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             _interrupts.mark_handled()
+            copy.copy(error)
         time.sleep(3 * _interrupts._MOMENT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -331,6 +333,14 @@ def test_a_lost_signal_that_comes_again_in_a_step_is_no_second_one():
     with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
         step()
     assert ending.number == signal.SIGTERM
+
+
+@pytest.mark.usefixtures("takes_signals")
+def test_a_signal_interrupts_although_what_precedes_it_fails(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)  # as of a process that is started with it closed
+    with _interrupts.ended_by_signals(lambda: 1 // 0), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert not cli._drop_closed_outputs()
 
 
 def test_what_the_caller_decided_stays(monkeypatch):

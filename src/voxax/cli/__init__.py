@@ -66,7 +66,7 @@ def _drop_closed_outputs() -> bool:
 
 def _outputs() -> Iterator[int]:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the stream has no file
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no stream, or no file
             yield stream.fileno()
 
 
