@@ -185,10 +185,12 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
         yield ending
         return
     taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, ending.take)
     try:
         with _second_ends(taken) if taken else contextlib.nullcontext():
+            # Last, since starting the thread takes milliseconds, in which nothing catches the
+            # exception of a signal.
+            for number in taken:
+                signal.signal(number, ending.take)
             yield ending
     finally:
         for number in taken:

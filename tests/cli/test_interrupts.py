@@ -343,6 +343,21 @@ def test_a_signal_interrupts_although_what_precedes_it_fails(monkeypatch):
     assert not cli._drop_closed_outputs()
 
 
+@pytest.mark.usefixtures("takes_signals")
+def test_handlers_stand_once_the_thread_runs_that_a_second_signal_needs(monkeypatch):
+    """Before, nothing would catch the exception, and a traceback would be printed."""
+    start, seen = _interrupts.threading.Thread.start, []
+
+    def started(thread):
+        seen.append([signal.getsignal(number) for number in ENDING])
+        start(thread)
+
+    monkeypatch.setattr(_interrupts.threading.Thread, "start", started)
+    with _interrupts.ended_by_signals() as ending:
+        assert [signal.getsignal(number) for number in ENDING] == [ending.take] * 2
+    assert seen == [[signal.SIG_DFL] * 2]
+
+
 def test_what_the_caller_decided_stays(monkeypatch):
     """`nohup` ignores SIGHUP, and a program may have a handler of its own."""
     came = []
