@@ -85,7 +85,7 @@ def check_static(
 def of_torch(target: Any, inputs: Any) -> bool:
     """Return True for a PyTorch module, and for a function if its inputs contain tensors.
 
-    The function does not import PyTorch: if nobody has imported it, the answer is False.
+    Return False if the process has not imported PyTorch. This function does not import it.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
