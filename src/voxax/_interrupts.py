@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -18,7 +18,7 @@ _MOMENT = 0.01  # seconds
 # Signals within this time count as one: a closing terminal and `timeout` send theirs twice.
 _ONE_SIGNAL = 0.25  # seconds
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# One entry for each Ctrl-C that this module sends to its own process.
+# The numbers of the signals that this module sends to its own process.
 _sent: collections.deque[int] = collections.deque()
 
 
@@ -28,13 +28,16 @@ class _Interrupts:
     Attributes:
       raised: how many were raised so far.
       handled: how many of them, the first ones, were handled.
+      signal: number of the signal of the last one.
       is_lost: whether one was lost, and has not been raised again yet.
+      is_repeated: whether the signal was sent again, and has not been raised again yet.
       has_ended: whether the context has ended. Nothing is raised again then.
     """
 
     def __init__(self) -> None:
         self.raised = self.handled = 0
-        self.is_lost = self.has_ended = False
+        self.signal: int = signal.SIGINT
+        self.is_lost = self.is_repeated = self.has_ended = False
         self.lock = _thread.allocate_lock()
 
     @property
@@ -52,8 +55,8 @@ class _Interrupts:
         time.sleep(_MOMENT)
         with self.lock:
             if self.is_lost and not self.has_ended:
-                self.is_lost = False
-                _interrupt_main()
+                self.is_lost, self.is_repeated = False, True
+                _signal_main(self.signal)  # the same one, since the process may ignore others
 
 
 # The interrupts of the innermost context of `never_dropped`; None outside of them.
@@ -74,12 +77,16 @@ class _Interrupt(KeyboardInterrupt):
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise an exception, and count it for :func:`never_dropped`."""
-    del number, frame
+    del frame
     error = _Interrupt()
     if _current is not None:
         _current.raised += 1
+        _current.signal, _current.is_repeated = number, False
         error.context, error.number = _current, _current.raised
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback holds this frame: only the garbage collector would end both
 
 
 _CTRL_C = (signal.default_int_handler, _interrupt)
@@ -110,6 +117,8 @@ class Ending:
     def take(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` at the first signal only.
 
+        If this exception was lost, :func:`never_dropped` sends the signal again to raise it again.
+
         The arguments are those of Python's signal handlers: number of the signal, and frame.
         """
         if self.number is None:
@@ -118,6 +127,8 @@ class Ending:
                 signal.signal(signal.SIGINT, self.again)
             with contextlib.suppress(Exception):  # in a handler it would replace the interrupt
                 self._first()
+            _interrupt(number, frame)
+        if _current is not None and _current.is_repeated:
             _interrupt(number, frame)
 
     def again(self, number: int, frame: FrameType | None) -> None:
@@ -231,8 +242,8 @@ def _watch(reader: int, numbers: list[int]) -> None:
     _sent.clear()
     while told := os.read(reader, 1):
         number = told[0]
-        if number == signal.SIGINT and _sent:
-            _sent.pop()
+        if number in _sent:
+            _sent.remove(number)
         elif number in (signal.SIGINT, *numbers):
             if not first:
                 first, since = number, time.monotonic()
@@ -254,7 +265,8 @@ def _is_waited_for(number: int, handler: object) -> bool:
 def uninterrupted() -> Iterator[None]:
     """Return a context that delays Ctrl-C: :class:`KeyboardInterrupt` comes when the context ends.
 
-    Inside :func:`ended_by_signals`, SIGTERM and SIGHUP are delayed too.
+    Inside :func:`ended_by_signals`, SIGTERM and SIGHUP are delayed too. If the block fails with an
+    error, this error becomes the cause of the :class:`KeyboardInterrupt`.
     """
     # Other threads cannot set handlers, and a handler that is not Python's cannot be restored.
     ours = signal.getsignal(signal.SIGINT) is not None
@@ -269,18 +281,39 @@ def uninterrupted() -> Iterator[None]:
     for number in before:
         signal.signal(number, lambda number, frame: came.append(number))
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    except Exception as error:
+        # The caller may handle the error and go on. The signals would then be lost.
+        try:
+            _handle(came, before)
+        except KeyboardInterrupt as interrupt:
+            raise interrupt from error
+        raise
+    _handle(came, before)
+
+
+def _handle(came: list[int], handlers: Mapping[int, Any]) -> None:
+    """Call the handlers of the signals in ``came``, SIGTERM and SIGHUP first."""
     for number in _ENDING:
         if number in came:
-            before[number](number, None)  # if sent again, it would count as a second signal
+            handlers[number](number, None)  # if sent again, it would count as a second signal
     if signal.SIGINT in came:
-        if callable(handler := before[signal.SIGINT]):
+        if callable(handler := handlers[signal.SIGINT]):
             handler(signal.SIGINT, None)
         else:
             signal.raise_signal(signal.SIGINT)
+
+
+def failure_before(interrupt: KeyboardInterrupt) -> BaseException | None:
+    """Return the error that ended the block of :func:`uninterrupted` which delayed ``interrupt``.
+
+    The result is None if no block delayed it, or if the block ended without an error.
+    """
+    return interrupt.__cause__ if isinstance(interrupt, _Interrupt) else None
 
 
 @contextlib.contextmanager
@@ -334,10 +367,10 @@ def never_dropped() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _interrupt_main() -> None:
-    _sent.append(signal.SIGINT)
+def _signal_main(number: int) -> None:
+    _sent.append(number)
     main = threading.main_thread().ident
     if main is not None and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, signal.SIGINT)  # this also interrupts waiting for a lock
+        signal.pthread_kill(main, number)  # this also interrupts waiting for a lock
     else:  # on Windows
-        _thread.interrupt_main()
+        _thread.interrupt_main(signal.Signals(number))

@@ -14,6 +14,7 @@ import pytest
 
 from voxax import _interrupts, cli
 from voxax.cli import learning, main, run_folder, tasks
+from voxax.errors import InputError
 from voxax.models.checkpoint import steps_of
 
 pytestmark = [
@@ -102,9 +103,11 @@ def test_an_interrupt_that_python_drops_is_raised_again(place):
             place()
             time.sleep(seconds)
 
+    begin = time.monotonic()
     for seconds in (30, 0):  # it ends the block, or the block ends first
         with pytest.raises(KeyboardInterrupt):
             wait(seconds)
+    assert time.monotonic() < begin + 20
     time.sleep(3 * _interrupts._MOMENT)  # once alone
 
 
@@ -319,6 +322,63 @@ def test_such_a_signal_is_not_lost_either(place, monkeypatch):
     with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
         wait()
     assert ending.number == signal.SIGTERM
+
+
+@pytest.mark.usefixtures("takes_signals")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("number", ENDING)
+def test_such_a_signal_comes_again_where_ctrl_c_is_ignored(number, place, monkeypatch):
+    """As for what a script starts with ``&``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(f"{__name__}.interrupt", lambda *_: signal.raise_signal(number))
+
+    def wait():
+        with _interrupts.never_dropped():
+            place()
+            time.sleep(30)
+
+    begin = time.monotonic()
+    with _interrupts.ended_by_signals() as ending, pytest.raises(KeyboardInterrupt):
+        wait()
+    assert time.monotonic() < begin + 20
+    assert ending.number == number
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("takes_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDING])
+def test_a_signal_during_a_step_that_fails_is_not_lost(number):
+    """The caller may handle the error and go on, as one that takes an older checkpoint."""
+    went_on = []
+
+    def restore():
+        for step in (2, 1):
+            try:
+                with _interrupts.uninterrupted():
+                    signal.raise_signal(number)
+                    raise InputError(f"step {step} is broken")
+            except InputError:
+                went_on.append(step)
+
+    def run():
+        with _interrupts.ended_by_signals(), _interrupts.never_dropped():
+            restore()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run()
+    assert not went_on
+    assert str(_interrupts.failure_before(caught.value)) == "step 2 is broken"
+
+
+def test_a_save_that_fails_while_ctrl_c_waits_is_told(capsys, monkeypatch):
+    def save(words):
+        with _interrupts.uninterrupted():
+            interrupt()
+            raise InputError("the disk is full")
+
+    monkeypatch.setattr("voxax.cli._run", save)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "voxax: the disk is full\ninterrupted\n"
 
 
 @pytest.mark.usefixtures("takes_signals")

@@ -31,6 +31,7 @@ from voxax.io.augment import (
     rotate_z,
     scale,
     tilt,
+    transform,
 )
 from voxax.io.point_cloud import PointCloud
 
@@ -216,6 +217,7 @@ def test_compose_applies_in_order():
             partial(elastic_distortion, pairs=[(1e-4, 1)], probability=1),
             "cells of 0.0001, at most 16,777,216: give a larger granularity",
         ),
+        (lambda cloud, _: transform(cloud, np.eye(2)), r"must have shape \[3, 3\], got \(2, 2\)"),
         (partial(auto_contrast, blend=2), r"blend must be within 0\.\.1, got 2"),
         (partial(chromatic_translation, ratio=2), r"ratio must be within 0\.\.1, got 2"),
         (partial(chromatic_jitter, sigma=np.nan), "sigma must be >= 0, got nan"),

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
-from voxax._interrupts import ended_by_signals, never_dropped
+from voxax._interrupts import ended_by_signals, failure_before, never_dropped
 from voxax._version import __version__
 from voxax.cli.boundary import line_of
 from voxax.errors import MissingExtraError
@@ -90,6 +90,9 @@ def _told(arguments: Sequence[str] | None) -> int:
         if len(words) < len(given):
             traceback.print_exception(error)
         if isinstance(error, KeyboardInterrupt):
+            failure = failure_before(error)
+            if failure is not None and (line := line_of(failure, words)) is not None:
+                print(f"voxax: {line}", file=sys.stderr)
             print("interrupted", file=sys.stderr)
             return 130
         line = line_of(error, words)

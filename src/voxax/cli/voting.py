@@ -9,6 +9,7 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.io import PointCloud
+from voxax.io.augment import rotation_about_z, transform
 
 MOST_VIEWS = 64
 # A narrower tile shows too little around a point to predict its class.
@@ -94,20 +95,8 @@ class Vote:
         if self.views == 1 and not self.tile:
             return logits(cloud)
         total = np.zeros((), np.float32)
-        for view in range(self.views):
-            found = logits(_turned(cloud, 2 * np.pi * view / self.views)).astype(np.float32)
+        for angle in np.arange(self.views) * (2 * np.pi / self.views):
+            found = logits(transform(cloud, rotation_about_z(angle))).astype(np.float32)
             share = np.exp(found - found.max(axis=1, keepdims=True))
             total = total + share / share.sum(axis=1, keepdims=True)
         return total
-
-
-def _turned(cloud: PointCloud, angle: float) -> PointCloud:
-    """Return a cloud whose points and normals are turned around the vertical by `angle` radians."""
-    if not angle:
-        return cloud
-    cos, sin = np.cos(angle), np.sin(angle)
-    turn = np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
-    attributes = dict(cloud.attributes)
-    if "normals" in attributes:
-        attributes["normals"] = (attributes["normals"] @ turn).astype(np.float32)
-    return dataclasses.replace(cloud, positions=cloud.positions @ turn, attributes=attributes)

@@ -77,8 +77,9 @@ class Argoverse2Sweep:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the sweep and of the log's boxes, which are read only if `labeled`."""
-        return (str(self), f"{self.log}/{ANNOTATIONS}")
+        """The paths of the sweep and, if `labeled`, of the log's boxes."""
+        boxes = [f"{self.log}/{ANNOTATIONS}"] if self.labeled else []
+        return str(self), *boxes
 
     def __str__(self) -> str:
         return f"{self.log}/{SWEEPS}/{self.timestamp}.feather"

@@ -74,7 +74,7 @@ def rotate_z(
     """
     _check_draw(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
-    return _turned(cloud, _about_z(rng.uniform(-max_angle, max_angle)), center)
+    return transform(cloud, rotation_about_z(rng.uniform(-max_angle, max_angle)), center)
 
 
 def flip(
@@ -101,7 +101,7 @@ def flip(
     for axis in axes:
         if rng.random() < probability:
             signs[axis] = -1.0
-    return _turned(cloud, np.diag(signs), center)
+    return transform(cloud, np.diag(signs), center)
 
 
 def scale(
@@ -220,7 +220,7 @@ def tilt(
             matrix = np.eye(3)
             matrix[first, first] = matrix[second, second] = math.cos(angle)
             matrix[first, second], matrix[second, first] = -math.sin(angle), math.sin(angle)
-            cloud = _turned(cloud, matrix, _middle(cloud) if center is None else center)
+            cloud = transform(cloud, matrix, _middle(cloud) if center is None else center)
     return cloud
 
 
@@ -441,7 +441,9 @@ def polarmix(
         begin = rng.uniform(-math.pi, 0)
         first, second = (_in_half(each.positions, begin) for each in (cloud, other))
         cloud = joined([cloud.select(~first), other.select(second)])
-    return joined([cloud, *(_turned(objects, _about_z(angle), SENSOR) for angle in turns)])
+    return joined(
+        [cloud, *(transform(objects, rotation_about_z(angle), SENSOR) for angle in turns)]
+    )
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
@@ -453,7 +455,7 @@ def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
     return (angle > begin) & (angle < begin + math.pi)
 
 
-def _about_z(angle: float) -> np.ndarray:
+def rotation_about_z(angle: float) -> np.ndarray:
     """Return the matrix [3, 3] that rotates around z by `angle` radians, from x towards y."""
     cos, sin = math.cos(angle), math.sin(angle)
     return np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
@@ -557,17 +559,24 @@ def _middle(cloud: PointCloud) -> np.ndarray:
     return (positions.min(axis=0) + positions.max(axis=0)) / 2 if len(cloud) else np.zeros(3)
 
 
-def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
-    """Return the cloud after multiplying points and normals by an orthogonal matrix [3, 3].
+def transform(cloud: PointCloud, matrix: ArrayLike, center: ArrayLike = SENSOR) -> PointCloud:
+    """Return the cloud after multiplying its points and normals by an orthogonal matrix.
 
-    The point `center` [3] does not move.
+    Args:
+      cloud: the cloud; its other attributes stay the same.
+      matrix: [3, 3], for example of :func:`rotation_about_z`.
+      center: [3], the point that does not move.
+
+    Raises:
+      InputError: `matrix` or `center` has another shape.
     """
-    middle = _center(center)
+    turn, middle = np.asarray(matrix, np.float64), _center(center)
+    _check(turn.shape == (3, 3), "matrix must have shape [3, 3]", turn.shape)
     attributes = dict(cloud.attributes)
     normals = attributes.get("normals")
     if normals is not None and normals.ndim == 2 and normals.shape[1] == 3:
-        attributes["normals"] = (normals @ matrix.T).astype(normals.dtype)
-    positions = (cloud.positions - middle) @ matrix.T + middle
+        attributes["normals"] = (normals @ turn.T).astype(normals.dtype)
+    positions = (cloud.positions - middle) @ turn.T + middle
     return replace(cloud, positions=positions, attributes=attributes)
 
 

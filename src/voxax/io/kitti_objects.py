@@ -298,19 +298,20 @@ class KittiFrame(_Frame):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the sweep, the image, the calibration and the boxes.
+        """The paths of sweep, image, calibration and, if `labeled`, boxes.
 
-        The image may be missing, and the boxes are read only if `labeled`.
+        The image may be missing.
         """
         image = f"{self.folder}/image_2/{self.name}.png"
-        return str(self), image, self._text("calib"), self._text("label_2")
+        boxes = [self._text("label_2")] if self.labeled else []
+        return str(self), image, self._text("calib"), *boxes
 
     def __call__(self) -> AnnotatedScan:
-        sweep, image, calibrated, boxes = map(Path, self.files)
+        sweep, image, calibrated, *boxes = map(Path, self.files)
         calibration = read_calibration(calibrated, image)
         objects: Objects = Objects([], [])
-        if self.labeled:
-            objects = read_kitti_objects(boxes, calibration)
+        for path in boxes:
+            objects = read_kitti_objects(path, calibration)
             calibration = replace(calibration, true=objects.upright)
         cloud = read(sweep, columns=KITTI_FIELDS)
         cloud = cloud.select(calibration.in_image(cloud.positions))
@@ -408,12 +409,16 @@ class WaymoFrame(_Frame):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the sweep, and of calibration and boxes, which are read if `labeled`."""
-        return str(self), self._text("calib"), self._text(BOXES)
+        """The paths of the sweep and, if `labeled`, of the calibration and the boxes."""
+        labels = [self._text("calib"), self._text(BOXES)] if self.labeled else []
+        return str(self), *labels
 
     def __call__(self) -> AnnotatedScan:
-        sweep, calibration, boxes = map(Path, self.files)
-        objects = read_waymo_objects(boxes, calibration) if self.labeled else Objects([], [])
+        sweep, *labels = map(Path, self.files)
+        objects = Objects([], [])
+        if labels:
+            calibration, boxes = labels
+            objects = read_waymo_objects(boxes, calibration)
         return AnnotatedScan(read(sweep, columns=WAYMO_FIELDS), objects)
 
 

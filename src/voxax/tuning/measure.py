@@ -393,11 +393,12 @@ def progress(what: str, candidates: int) -> Iterator[None]:
 
     On a terminal the line is cleared at the end. Elsewhere at most one line is written every five
     seconds, and a hint before the first line explains how to turn measuring off. Nothing is shown
-    with ``VOXAX_AUTOTUNE_LOG=off``.
+    if the logger ``voxax.tuning`` writes a line for each problem (level ``INFO``), or is off.
     """
     global _told
     stream = sys.stderr
-    if stream is None or logging.getLogger("voxax.tuning").level > logging.CRITICAL:
+    log = logging.getLogger("voxax.tuning")
+    if stream is None or log.level > logging.CRITICAL or log.isEnabledFor(logging.INFO):
         yield
         return
     end = f" ({spent():.0f} s so far)"
