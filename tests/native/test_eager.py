@@ -13,7 +13,7 @@ import pytest
 import voxax as vx
 from problems import needs_native
 from voxax._native.eager import on_host
-from voxax._native.memory import empty_array
+from voxax._native.host import empty_array
 from voxax._native.on_cpu import natively_on_cpu
 
 

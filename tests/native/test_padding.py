@@ -12,7 +12,7 @@ from flax import nnx
 import voxax as vx
 from problems import needs_native
 from voxax._native import operators
-from voxax._native.memory import empty_array
+from voxax._native.host import empty_array
 from voxax.nn.functional import spatially_sparse_depthwise_conv
 from voxax.nn.functional.batch_norm import batch_norm
 from voxax.nn.modules import BatchNorm, MaxPool, ReLU, Sequential, SparseConv3d, SubMConv3d

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from voxax import _compat
-from voxax._native import memory
-from voxax._native.memory import empty_array
+from voxax._native import host
+from voxax._native.host import empty_array
 
 ROWS = 20_000
 
 
 @pytest.fixture(autouse=True)
 def _no_memory_kept() -> None:
-    memory._kept.clear()
+    host._kept.clear()
 
 
 def address(array: np.ndarray) -> int:
@@ -86,15 +86,15 @@ def test_a_donated_array_is_not_written_to_by_others() -> None:
 
 
 def test_what_is_kept_has_a_limit() -> None:
-    size = memory._LARGEST // 8
+    size = host._LARGEST // 8
     arrays = [empty_array((size,), np.uint8) for _ in range(20)]
-    assert sum(map(len, memory._kept)) <= memory._LARGEST
+    assert sum(map(len, host._kept)) <= host._LARGEST
     del arrays
     for size in range(2**18, 2**22, 2**15):
         empty_array((size,), np.uint8)
-    assert sum(map(len, memory._kept)) <= memory._LARGEST
-    empty_array((memory._LARGEST,), np.uint8)
-    assert max(map(len, memory._kept)) < memory._LARGEST
+    assert sum(map(len, host._kept)) <= host._LARGEST
+    empty_array((host._LARGEST,), np.uint8)
+    assert max(map(len, host._kept)) < host._LARGEST
 
 
 def test_threads_do_not_share_memory() -> None:
@@ -125,7 +125,7 @@ def _in_fork(connection: object) -> None:
 def test_a_fork_while_the_lock_is_held() -> None:
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    with memory._lock:
+    with host._lock:
         child = context.Process(target=_in_fork, args=(there,))
         child.start()
     assert here.poll(60)

@@ -21,10 +21,15 @@ OTHER_FORM = Candidate(SECOND, (("block", 2),))
 REFERENCE = reference_of(PROBLEM)
 REFUSED = (("third", "runs on other hardware"),)
 
-NONE = Space(PROBLEM, (), (), REFUSED)
-ONE = Space(PROBLEM, HEURISTICS[:1], HEURISTICS[:1], REFUSED)
-SEVERAL = Space(PROBLEM, (*HEURISTICS, OTHER_FORM), HEURISTICS, REFUSED)
-WITH_REFERENCE = Space(PROBLEM, (REFERENCE, *HEURISTICS), (REFERENCE, *HEURISTICS), REFUSED)
+
+def space(candidates, heuristics):
+    return Space(PROBLEM, candidates, heuristics, REFUSED, REFERENCE)
+
+
+NONE = space((), ())
+ONE = space(HEURISTICS[:1], HEURISTICS[:1])
+SEVERAL = space((*HEURISTICS, OTHER_FORM), HEURISTICS)
+WITH_REFERENCE = space((REFERENCE, *HEURISTICS), (REFERENCE, *HEURISTICS))
 
 ON = Policy("on", has_device=True)
 ABSENT = Policy("on", has_device=False)
@@ -105,9 +110,9 @@ def test_what_no_device_has_run_comes_last_where_nothing_is_compared():
     unproven = Candidate(dataclasses.replace(FIRST, unproven=True), ())
     both, one = (unproven, HEURISTICS[1]), (unproven,)
     for policy in (OFF, ABSENT):
-        assert str(decide(Space(PROBLEM, both, both, REFUSED), None, policy)) == "second(block=1)"
-        assert str(decide(Space(PROBLEM, one, one, REFUSED), None, policy)) == "first"
-    choice = decide(Space(PROBLEM, both, both, REFUSED), None, CACHED)
+        assert str(decide(space(both, both), None, policy)) == "second(block=1)"
+        assert str(decide(space(one, one), None, policy)) == "first"
+    choice = decide(space(both, both), None, CACHED)
     assert (str(choice), choice.pending) == ("first", "check")
 
 

@@ -23,7 +23,7 @@ HostBody = Callable[..., Any]
 
 The function returns None if it does not support the arguments. It never writes to them. A result is
 one of the arguments, or has its own memory; JAX uses memory of
-:func:`voxax._native.memory.empty_array` without a copy.
+:func:`voxax._native.host.empty_array` without a copy.
 """
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from voxax._native.differentiable import Body, differentiable_on_cpu
 from voxax._native.eager import threads
 from voxax._native.host import call as host_call
-from voxax._native.memory import empty_array
+from voxax._native.host import empty_array
 from voxax._native.on_cpu import library_call
 
 # In the order of Kind in operators.h.

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from voxax._native import host as native
-from voxax._native.memory import empty_array
 from voxax.coords.lattice import PAD
 
 
@@ -172,11 +171,11 @@ def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
     The batch index, which is the first column, stays.
     """
     step = np.asarray([1, *stride], np.int32)
-    return np.floor_divide(rows, step, out=empty_array(rows.shape, rows.dtype))
+    return np.floor_divide(rows, step, out=native.empty_array(rows.shape, rows.dtype))
 
 
 def pad_rows(rows: np.ndarray, capacity: int) -> np.ndarray:
     """Return ``int32[capacity, W]``: all ``rows`` that there is room for, then padding rows."""
-    out, count = empty_array((capacity, rows.shape[1]), np.int32), min(len(rows), capacity)
+    out, count = native.empty_array((capacity, rows.shape[1]), np.int32), min(len(rows), capacity)
     out[:count], out[count:] = rows[:capacity], PAD
     return out

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax._native.eager import threads
-from voxax._native.memory import empty_array
+from voxax._native.host import empty_array
 from voxax.coords import PAD, UniqueRows, host
 from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype

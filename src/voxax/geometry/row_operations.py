@@ -19,7 +19,7 @@ import numpy as np
 from voxax import _compat, _native
 from voxax._native import host_products
 from voxax._native.eager import HostBody, on_host, threads
-from voxax._native.memory import empty_array
+from voxax._native.host import empty_array
 from voxax._native.on_cpu import library_call
 from voxax.geometry.dtypes import accumulator, wide_fraction
 

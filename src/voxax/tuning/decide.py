@@ -15,7 +15,7 @@ from voxax.errors import AlgorithmError
 from voxax.kernels import Kernel, Parameters, Problem
 from voxax.tuning.entry import Entry, described
 from voxax.tuning.request import AutotuneMode
-from voxax.tuning.space import Candidate, Identity, Space, reference_of
+from voxax.tuning.space import Candidate, Identity, Space
 
 Source = Literal["measured", "cached", "shipped", "predicted", "pinned"]
 """Why an algorithm was chosen. ``measured``: it was the fastest in a measurement just now;
@@ -138,7 +138,7 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
         source, seconds, pending = "predicted", None, "measure"
     # Times of other devices and predictions do not show that results are right on this device.
     elif policy.has_device and not off and source not in ("measured", "cached"):
-        pending = None if candidate == reference_of(space.problem) else "check"
+        pending = None if candidate == space.reference else "check"
     pending = None if policy.foreseen else pending
     how = candidate.kernel, candidate.parameters
     return Choice(space.problem, *how, source, seconds, entry, refused, pending)
@@ -155,8 +155,8 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)
-    reference, refused = reference_of(space.problem), space.refused
-    rest = sorted(space.candidates, key=lambda c: c != reference)
+    refused = space.refused
+    rest = sorted(space.candidates, key=lambda c: c != space.reference)
     for candidate in dict.fromkeys((*heuristics, *rest)):
         if candidate.identity not in policy.rejected:
             return candidate, refused

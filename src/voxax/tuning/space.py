@@ -50,12 +50,15 @@ class Space:
       heuristics: for each algorithm in ``candidates``, in the same order, its default candidate,
         which is used if nothing was measured.
       refused: ``(name, reason)`` of each algorithm that the request admits but that cannot run.
+      reference: the candidate whose result the others are compared with, see
+        :func:`reference_of`. It need not be among ``candidates``.
     """
 
     problem: Problem
     candidates: tuple[Candidate, ...]
     heuristics: tuple[Candidate, ...]
     refused: tuple[tuple[str, str], ...]
+    reference: Candidate
 
     @functools.cached_property
     def key(self) -> str:
@@ -101,6 +104,7 @@ def space_of(
         tuple(candidate for *_, found in runnable for candidate in found),
         tuple(taken for _, taken, _ in runnable),
         tuple(refused),
+        reference_of(problem),
     )
 
 

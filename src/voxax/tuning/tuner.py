@@ -65,7 +65,7 @@ from voxax.tuning.measure import allowance, check, measure, on_sample, progress
 from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
 from voxax.tuning.sample import CALLERS_MAP, Sample
 from voxax.tuning.share import agree
-from voxax.tuning.space import Candidate, Identity, Space, reference_of, space_of
+from voxax.tuning.space import Candidate, Identity, Space, space_of
 
 _LOG = logging.getLogger("voxax.tuning")
 _LOCK = threading.RLock()  # one thread measures at a time
@@ -252,7 +252,7 @@ def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
         if choice.pending is None:
             return choice
         if choice.pending == "check":
-            reason = _objection(choice, device)
+            reason = _objection(choice, space.reference, device)
             if reason is None:
                 return dataclasses.replace(choice, pending=None)
             if choice.source != "pinned":  # a pinned choice leads to an error with the reason
@@ -289,7 +289,7 @@ def _measure(
     were fast in the entry `known`, or for similar problems, are measured first.
     """
     begin, problem = time.perf_counter(), space.problem
-    reference, family = reference_of(problem), family_of(problem)
+    reference, family = space.reference, family_of(problem)
     similar = [entry for other, entry in cache.items() if other.startswith(family)]
     tried = _likely_first(space, similar if known is None else [*similar, known])
 
@@ -336,10 +336,10 @@ _objections: dict[Hashable, str | None] = {}
 key without parameters means that the kernel passed a check with some parameters."""
 
 
-def _objection(choice: Choice, device: Any) -> str | None:
+def _objection(choice: Choice, reference: Candidate, device: Any) -> str | None:
     """Check a chosen candidate that was not measured; return why it must not be used, or None.
 
-    A check compiles and runs the candidate and the reference, and compares their results. The
+    A check compiles and runs the candidate and `reference`, and compares their results. The
     process checks a candidate once for each product, kind of weight, dtype and precision. The time
     counts as spent on measuring. If a check cannot run, the candidate must not be used, but the
     next use checks it again.
@@ -362,7 +362,7 @@ def _objection(choice: Choice, device: Any) -> str | None:
     if hurried and (kernel in _objections or (trusted and os.path.isfile(note))):
         _objections[kernel] = None
         return None
-    both = candidate, reference_of(p)
+    both = candidate, reference
     try:
         _objections[key] = on_sample(p, both, None, device, lambda sample: check(p, *both, sample))
     except Exception as error:

@@ -15,8 +15,8 @@ import numpy as np
 
 from voxax._native import host_depthwise
 from voxax._native.eager import threads
+from voxax._native.host import empty_array
 from voxax._native.host_products import elements_of
-from voxax._native.memory import empty_array
 from voxax._native.on_cpu import library_call
 from voxax.hardware import HardwareInfo
 from voxax.kernels.implicit_gemm import cpu

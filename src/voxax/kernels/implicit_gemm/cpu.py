@@ -15,7 +15,7 @@ import numpy as np
 from voxax import _native
 from voxax._native import host_products
 from voxax._native.eager import threads
-from voxax._native.memory import empty_array
+from voxax._native.host import empty_array
 from voxax._native.on_cpu import library_call
 from voxax.hardware import HardwareInfo
 from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of

@@ -16,8 +16,8 @@ from voxax._array_types import Array, Num
 from voxax._native import host_norm
 from voxax._native.differentiable import differentiable_on_cpu
 from voxax._native.eager import threads
+from voxax._native.host import empty_array
 from voxax._native.host_products import elements_of
-from voxax._native.memory import empty_array
 from voxax._native.on_cpu import library_call
 from voxax.geometry import Voxels, result_geometry
 from voxax.geometry.call_checks import checked_operator
