@@ -96,7 +96,7 @@ class Data(_Table):
         le=MOST_SWEEPS,
     )
     inputs: Names = _key(
-        "of published weights: their channels, means of `xyz`, `zero` and attributes; empty: ours",
+        "of published weights: their channels, means of `xyz`, `zero`, attributes; empty: voxax's",
         (),
     )
     signed_colors: bool = _key("colors of `inputs` from -1 to 1, as Pointcept has them", False)
@@ -116,16 +116,16 @@ class Augment(_Table):
     flip: bool = _key("mirror x and y, each with probability 1/2", True)
     scale: Pair = _key("smallest and largest factor", (0.95, 1.05))
     jitter: float = _key("standard deviation of noise on positions", 0, ge=0, le=1e9)
-    drop: float = _key("probability of leaving out a point", 0, ge=0, le=1)
+    drop: float = _key("probability of leaving out each point", 0, ge=0, le=1)
     crop: float = _key("edge of a square in x and y around a random point; 0: no crop", 0, ge=0)
     dropout: Annotated[tuple[Share, Share], _LIST] = _key(
-        "share of the points to leave out, and the probability of doing so", (0, 0)
+        "share of a scan's points to leave out, and the probability of doing so", (0, 0)
     )
     tilt: float = _key(
         "largest turn around x and y in degrees, each with probability 1/2", 0, ge=0, le=180
     )
     elastic_distortion: Annotated[tuple[Pair, ...], _LIST] = _key(
-        "granularity and magnitude of each, in the positions' unit", ()
+        "granularity and magnitude of each distortion, in the positions' unit", ()
     )
     auto_contrast: Share = _key("probability of stretching the colors to their range", 0)
     chromatic_translation: Share = _key(
@@ -135,11 +135,11 @@ class Augment(_Table):
         "standard deviation of noise on colors, as a share of their range", 0
     )
     drop_color: Annotated[tuple[Share, Share], _LIST] = _key(
-        "share of the points that lose their color, and the probability", (0, 0)
+        "share of the points that lose their color, and its probability", (0, 0)
     )
     mix3d: Share = _key("of `segment`: probability of joining the scenes of a step in pairs", 0)
     polarmix: Names = _key(
-        "of `segment`, for sweeps: classes whose points PolarMix pastes; empty: no PolarMix", ()
+        "of `segment`, for LiDAR sweeps: classes whose points PolarMix pastes; empty: none", ()
     )
     paste: dict[str, Count] = _key(
         "of `detect`: objects of each class that a scan has after pasting, at most", {}
