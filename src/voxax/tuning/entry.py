@@ -171,7 +171,7 @@ class Entry:
 
     @property
     def left_out(self) -> tuple[Measured, ...]:
-        """The measurements of candidates that were skipped because the time was used up."""
+        """The records of candidates that were not measured because the time was used up."""
         return tuple(m for m in self.measured if m.verdict == "skipped" and m.reason == NO_TIME)
 
     def ranked(self) -> tuple[Measured, ...]:

@@ -88,10 +88,11 @@ def apply(
 
 
 def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Return the forward product of ``a`` and ``b`` if scene s has only kernel size ``sizes[s]``.
+    """Return the forward product of ``a`` and ``b`` if all positions of a scene have one size.
 
-    ``a`` is ``[N, C_in]``, ``b`` the weight ``[K, C_in, C_out]``, ``sizes`` ``int32[scenes]``, and
-    the result ``[M, C_out]``.
+    Scene s has the kernel size ``sizes[s]`` along each axis, and uses only the taps within it.
+    ``a`` is ``[N, C_in]``, ``b`` the weight ``[K, C_in, C_out]`` of the largest size, ``sizes``
+    ``int32[scenes]``, and the result ``[M, C_out]``.
     """
     branches = _kernels(_one_scene(problem))
 

@@ -198,9 +198,9 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first, CHANNELS), self.width)
 
     def rows(self, channels: int) -> Any:
-        """Return the slice of the part's rows, for the first axis of an array of the block.
+        """Return which rows of an array of the block belong to the part, as a slice.
 
-        That axis holds ``channels`` rows for each line of the block, one after the other.
+        The array has ``channels`` rows for each line of the block, and the part has P of the lines.
         """
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
