@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.errors import AlgorithmError, InputError
 
@@ -23,6 +25,22 @@ def accumulator(dtype: Any) -> Any:
         jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32
     )
     return jnp.dtype(jnp.int32) if counted else dtype
+
+
+def clip_integers(value: Any, limit: int = 2**31 - 1) -> jax.Array:
+    """Return ``value`` as an array; integers become int32, clipped to ``-limit`` to ``limit``.
+
+    A cast of wide integers would wrap around. ``value`` is a number or array of any numeric dtype.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = np.int32(min(max(value, -limit), limit))
+    array: Any = value if isinstance(value, np.ndarray | np.generic) else jnp.asarray(value)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        return jnp.asarray(array)
+    info = jnp.iinfo(array.dtype)
+    if info.max > limit:
+        array = array.clip(max(int(info.min), -limit), limit)
+    return jnp.asarray(array.astype(np.int32))
 
 
 def fraction_dtype(dtype: Any) -> Any:

@@ -18,6 +18,12 @@ from voxax.geometry.eager import as_own_array
 from voxax.geometry.row_operations import clear_rows
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raise :class:`InputError` if ``value``, a number, is not above 0. Traced ones are unknown."""
+    if not _compat.is_traced(value) and not float(value) > 0:
+        raise InputError(f"{name}={float(value)} must be above 0")
+
+
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
     """Return the voxel size as one edge length per axis, or raise :class:`InputError`.
 

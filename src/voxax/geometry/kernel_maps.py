@@ -24,6 +24,7 @@ from voxax.coords import coarsen, find_neighbors, is_valid
 from voxax.coords.coarse import place_in_cell
 from voxax.coords.tile_lookup import find_numbers
 from voxax.errors import InputError
+from voxax.geometry.dtypes import clip_integers
 from voxax.geometry.eager import eagerly
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
@@ -300,7 +301,7 @@ class KernelMap:
           size: kernel size of each output row ``[out_capacity]``, or one size ``[]`` for all rows.
             Floats are rounded down. A size below 1 covers no tap.
         """
-        size = jnp.asarray(size)
+        size = clip_integers(size)
         if size.shape not in ((), (self.out_capacity,)):
             raise InputError(
                 f"size of shape {size.shape}: expected [{self.out_capacity}], one for each output "

@@ -18,6 +18,7 @@ from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
 from voxax.errors import CapacityError, InputError, check_known, check_whole
 from voxax.geometry.call_checks import checked_operator
+from voxax.geometry.input_checks import check_positive
 from voxax.geometry.points import Points
 
 SearchAlgorithm = Literal["auto", "all", "cells"]
@@ -114,8 +115,7 @@ def radius_search(
       >>> vx.radius_search(points, radius=1.0, capacity=64).rows.shape
       (1024, 64)
     """
-    if not _compat.is_traced(radius) and not float(radius) > 0:
-        raise InputError(f"radius={float(radius)} must be above 0")
+    check_positive("radius", radius)
     found = _search(points, queries, capacity, "capacity", radius, algorithm)
     if not _compat.is_traced(found.found):
         found.raise_if_overflowed()

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.errors import InputError
+from voxax.geometry.dtypes import clip_integers
 
 
 def reaching_size(offsets: Any) -> np.ndarray:
@@ -54,7 +55,7 @@ def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
     Raises:
       InputError: as :func:`reaching_size`.
     """
-    size = jnp.asarray(size)
+    size = clip_integers(size)
     return size[..., None] >= _reach(size, offsets)
 
 

@@ -13,7 +13,7 @@ from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
 from voxax import _native
 from voxax.errors import AlgorithmError, InputError
-from voxax.nn.functional import bank_error, dynamic_conv
+from voxax.nn.functional import bank_error, deform_conv, dynamic_conv
 from voxax.tuning import record_choices
 
 STRATEGIES = ("masked", "grouped", "tiled", "selected", "specialized")
@@ -367,9 +367,49 @@ def test_places_far_outside_read_nothing():
     x = jnp.ones((1, 3, 4, 1)).at[0, 0, 2].set(jnp.nan)
     y = dynamic_conv(x, jnp.ones((1, 1, 1, 1)), offsets=jnp.full((1, 3, 4, 1, 2), -50.0))
     np.testing.assert_array_equal(y, 0)
-    off = jnp.zeros((1, 3, 4, 1, 2)).at[..., 0].set(jnp.nan)
+    off = jnp.full((1, 3, 4, 1, 2), jnp.inf)
     y = dynamic_conv(x, jnp.ones((1, 1, 1, 1)), offsets=off)
     np.testing.assert_array_equal(y, 0)
+
+
+@pytest.mark.parametrize("conv", [dynamic_conv, deform_conv])
+def test_places_that_are_nan_give_nan(conv):
+    """A network whose offsets have diverged must not go on with zeros."""
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    off = jnp.zeros((2, 6, 7, 9, 2)).at[1, 2, 3, 4, 0].set(jnp.nan)
+    y = np.asarray(conv(x, w, offsets=off))
+    assert np.isnan(y[1, 2, 3]).all()
+    assert np.isnan(y).sum() == y.shape[-1]
+    if conv is dynamic_conv:
+        y = dynamic_conv(x, w, dilation=jnp.ones((2, 6, 7)).at[0, 1, 1].set(jnp.nan))
+        assert np.isnan(y).sum() == y.shape[-1]
+        unread = dynamic_conv(x, w, offsets=off, size=np.zeros((2, 6, 7), np.int32))
+        np.testing.assert_array_equal(unread, 0)
+
+
+@pytest.mark.parametrize("far", [2**31 - 1, -(2**31), 2**32, -(2**33)])
+def test_integers_beyond_32_bits_do_not_wrap_around(far):
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    taps = dynamic_conv(x, w) if far > 0 else jnp.zeros((2, 6, 7, 4))
+    for size in (np.full((2, 6, 7), far), np.full(2, far), np.int64(far)):
+        np.testing.assert_allclose(dynamic_conv(x, w, size=size), taps, atol=1e-5)
+    center = dynamic_conv(x, w, size=1)
+    y = dynamic_conv(x, w, dilation=np.full((2, 6, 7), far))
+    np.testing.assert_allclose(y, center, atol=1e-5)
+    off = np.full((2, 6, 7, 9, 2), far)
+    np.testing.assert_array_equal(dynamic_conv(x, w, offsets=off), 0)
+    np.testing.assert_array_equal(deform_conv(x, w, offsets=off), 0)
+    if abs(far) <= 2**31:
+        y = jax.jit(lambda d: dynamic_conv(x, w, dilation=d))(jnp.full((2, 6, 7), far, jnp.int32))
+        np.testing.assert_allclose(y, center, atol=1e-5)
+
+
+def test_infinite_sizes_are_beyond_the_smallest_and_the_largest():
+    x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
+    size = jnp.full((2, 6, 7), jnp.inf).at[0].set(-jnp.inf)
+    y = dynamic_conv(x, w, size=size)
+    np.testing.assert_array_equal(y[0], 0)
+    np.testing.assert_allclose(y[1], dynamic_conv(x, w)[1], atol=1e-5)
 
 
 def test_numbers_that_32_bits_do_not_hold():

@@ -497,6 +497,25 @@ def test_a_dilation_that_is_not_listed_is_nan_in_a_trace():
     assert not lost[len(case.rows) :].any()
 
 
+@pytest.mark.parametrize("far", [2**31, 2**32, 2**63 - 1])
+def test_sizes_beyond_32_bits_have_every_tap(far):
+    case = Case(kernel_size=3)
+    voxels = case.voxels()
+    expected = sparse_dynamic_conv(voxels, case.weight, 3).features
+    kmap = vx.kernel_map(voxels, 3)
+    for size in (far, np.int64(far), np.full(kmap.out_capacity, far)):
+        np.testing.assert_array_equal(kmap.within(size).neighbors, kmap.neighbors)
+        y = sparse_dynamic_conv(voxels, case.weight, 3, size=size).features
+        assert relative_error(y, expected) < 1e-6
+
+
+def test_a_mixture_needs_several_weights():
+    case = Case(kernel_size=3)
+    factors = np.ones((case.voxels().capacity, 2), np.float32)
+    with pytest.raises(InputError, match=r"with a mixture expected M weights"):
+        sparse_dynamic_conv(case.voxels(), case.weight, 3, mixture=factors)
+
+
 def test_plan_attaches_the_map_once():
     case = Case(kernel_size=3)
 

@@ -66,7 +66,7 @@ def bank_conv(
 
     Raises:
       InputError: the taps are not a box with equal sides, the bank is empty or has sizes that the
-        weight lacks, or ``coarse_from`` is given with a stride other than 1.
+        weight lacks, or ``coarse_from`` is no integer or comes with a stride other than 1.
     """
     kept, exactly = frozen_bank(bank), precision_name(precision)
     every = _banks(spec, kept)
@@ -80,6 +80,8 @@ def bank_conv(
     if coarse_from is not None:
         if any(step != 1 for step in spec.stride):
             raise InputError(f"coarse_from with stride {spec.stride}: cells of two need stride 1")
+        if not isinstance(coarse_from, int | np.integer):
+            raise InputError(f"coarse_from={coarse_from}: give a size, an integer")
         fine = min(fine, max(1, coarse_from))
         near = jnp.where(mine < fine, mine, 0)
     if every[0][0] < fine:
@@ -107,9 +109,12 @@ def bank_conv(
 def frozen_bank(bank: int | Sequence[int]) -> int | tuple[int, ...]:
     """Return ``bank`` in hashable form: sizes as an ascending tuple, or their number as an int."""
     given: Any = bank
-    if np.ndim(given):
-        return tuple(sorted(operator.index(size) for size in given))
-    return operator.index(given)
+    try:
+        if np.ndim(given):
+            return tuple(sorted(operator.index(size) for size in given))
+        return operator.index(given)
+    except TypeError:
+        raise InputError(f"bank={bank}: give whole sizes, or their number") from None
 
 
 def _of_bank(

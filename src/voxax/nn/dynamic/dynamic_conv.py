@@ -16,7 +16,7 @@ from voxax._array_types import Array, Float, Int, Int32, Num
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.dtypes import accumulator, common_dtype
+from voxax.geometry.dtypes import accumulator, clip_integers, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.kernels.dynamic.grid import box_conv, output_grid
 from voxax.kernels.kernel import Uniform
@@ -133,7 +133,7 @@ def dynamic_conv(
     taps = check_operands(x, weight, mixture)
     # The dilation is static for all positions, or an array with a value for each position.
     is_array = isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1
-    spacing = jnp.asarray(dilation) if is_array else None
+    spacing: Any = dilation if is_array else None
     rate: Any = 1 if is_array or dilation is None else dilation
     spec = grid_spec(x, taps, stride, rate)
     outputs = output_grid(x.shape[:-1], spec.stride)
@@ -202,6 +202,8 @@ def bank_error(
     taps = check_operands(x, weight, None)
     spec = grid_spec(x, taps, stride, dilation)
     sizes = expand_size(size, output_grid(x.shape[:-1], spec.stride), taps)
+    if not jnp.issubdtype(sizes.dtype, jnp.integer):
+        raise InputError(f"sizes of {sizes.dtype}: a bank rounds to whole sizes: give integers")
     kernel = flat(weight, taps)
     exact = convolve_sized(x, kernel, sizes, spec, precision=precision)
     fixed = bank_conv(
@@ -228,10 +230,11 @@ def _between(
     This is the case ``tau=1`` of :func:`dynamic_conv`. ``weight`` is ``[K, C, C_out]``, and
     ``options`` are keyword arguments of :func:`voxax.products.convolution.convolve_sized`.
     """
+    # Outside the range of sizes both results are equal, and the size has no gradient.
+    sizes = jnp.clip(sizes, -1, len(taps_by_size(spec)))
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
-    # Outside the range of sizes both results are equal, and the size has no gradient.
-    whole = jnp.clip(below, -1, 2**20).astype(jnp.int32)
+    whole = below.astype(jnp.int32)
     lower = convolve_sized(x, weight, whole, spec, **options)
     upper = convolve_sized(x, weight, whole + 1, spec, **options)
     wide = accumulator(lower.dtype)
@@ -254,7 +257,10 @@ def _own_kernels(
     each position. A size that is not in ``weights`` takes the kernel with the nearest number of
     taps; the smaller one of two that are equally near. Other arguments as in :func:`dynamic_conv`.
     """
-    ndim, bank = grid_axes(x), sorted(weights)
+    ndim = grid_axes(x)
+    if not all(isinstance(own, int | np.integer) for own in weights):
+        raise InputError(f"weights of the sizes {list(weights)}: give integers as keys")
+    bank = sorted(weights)
     if not bank or size is None:
         raise InputError(
             f"weights of the sizes {bank} and size={size}: give a weight for one size at least, "
@@ -411,14 +417,8 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
         # Under a trace, an array of JAX would be traced, and its values no longer known.
         known: Any = np.clip(size, 0, largest_size(taps)).astype(np.int32)
         return known
-    size = jnp.asarray(size)
-    if jnp.issubdtype(size.dtype, jnp.integer):
-        # Wider integers would wrap around. Others are not clipped, because clipping under a trace
-        # would turn concrete sizes into traced ones.
-        if jnp.iinfo(size.dtype).max > jnp.iinfo(jnp.int32).max:
-            size = jnp.clip(size, 0, largest_size(taps))
-        size = size.astype(jnp.int32)
-    elif not jnp.issubdtype(size.dtype, jnp.floating):
+    size = clip_integers(size)
+    if not jnp.issubdtype(size.dtype, jnp.integer) and not jnp.issubdtype(size.dtype, jnp.floating):
         raise InputError(f"sizes of {size.dtype}: give integers, or floats for a gradient")
     if size.ndim == 0:
         # The barrier keeps XLA from spending seconds of compilation on folding a large constant.
@@ -469,8 +469,10 @@ def choose_size(
       The sizes ``int32[B]`` and the gates ``float[B]``.
 
     Raises:
-      InputError: ``scores`` have another shape.
+      InputError: ``scores`` have another shape, or a size is no integer.
     """
+    if not sizes or not all(isinstance(size, int | np.integer) for size in (*sizes, fallback)):
+        raise InputError(f"sizes={sizes}, fallback={fallback}: give integers, 1 size or more")
     if scores.ndim != 2 or scores.shape[1] != len(sizes):
         raise InputError(f"scores of shape {scores.shape}: expected [B, {len(sizes)}], one a size")
     known = jnp.all(jnp.isfinite(scores), axis=1)
@@ -478,7 +480,7 @@ def choose_size(
     best = jnp.argmax(clean, axis=1)
     size = jnp.where(known, jnp.asarray(sizes, jnp.int32)[best], fallback).astype(jnp.int32)
     chance = jnp.take_along_axis(jax.nn.softmax(clean, axis=1), best[:, None], axis=1)[:, 0]
-    gate = 1 + chance - jax.lax.stop_gradient(chance)
+    gate = 1 + (chance - jax.lax.stop_gradient(chance))
     return size, jnp.where(known, gate, 1)
 
 

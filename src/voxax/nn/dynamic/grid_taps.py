@@ -18,12 +18,15 @@ import numpy as np
 
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.geometry.dtypes import accumulator, common_dtype
+from voxax.geometry.dtypes import accumulator, clip_integers, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import hard_mask, soft_mask
 from voxax.kernels.dynamic.grid import output_grid
 from voxax.kernels.rows import zeros
 from voxax.products.convolution import precision_name, sized_spec
+
+# Outside of every grid. The position of an output, of its dilated tap and an offset fit into int32.
+_FARTHEST = 2**29
 
 
 def grid_axes(x: Any) -> int:
@@ -92,9 +95,8 @@ def sampled_conv(
     input stays NaN where the mask is zero.
     """
     outputs = output_grid(x.shape[:-1], spec.stride)
-    ndim, taps = len(spec.stride), spec.num_offsets
     dtype = common_dtype(x.dtype, weight.dtype)
-    dilation, offsets, mask = _checked(dilation, offsets, mask, outputs, taps, ndim)
+    dilation, offsets, mask = _checked(dilation, offsets, mask, outputs, spec)
     wide = accumulator(dtype)
     soft = jnp.issubdtype(sizes.dtype, jnp.floating)
     active = soft_mask(sizes, spec.offsets, tau) if soft else hard_mask(sizes, spec.offsets)
@@ -162,13 +164,15 @@ def fetch(
     Args:
       source: the grid's values, ``[N + 1, C]``, where the last row is zero.
       grid: ``(B, *spatial)``, with product N.
-      place: ``[1 or B, *outputs, D]``; integers are read, floats are interpolated.
+      place: ``[1 or B, *outputs, D]``; integers are read, floats are interpolated, NaN gives NaN.
       reads: ``bool[B, *outputs]``, which positions to read; others give zero. None reads all.
       dtype: dtype of the result.
     """
     extents = grid[1:]
     if jnp.issubdtype(place.dtype, jnp.integer):
         return _rows(source, grid, place, reads)
+    lost = jnp.any(jnp.isnan(place), axis=-1)
+    lost = lost if reads is None else lost & reads
     # Places outside by a cell or more, or not finite, read zero; clipping keeps the cast in range.
     # The lower limit is -2, because at -1 the interpolation would read the first row, times zero.
     last = jnp.asarray(extents, place.dtype).reshape((1,) * (place.ndim - 1) + (-1,))
@@ -186,7 +190,7 @@ def fetch(
         values = _rows(source, grid, cell + shift, reads) * factor[..., None].astype(dtype)
         total = values if total is None else total + values
     assert total is not None
-    return total
+    return jnp.where(lost[..., None], jnp.asarray(jnp.nan, dtype), total)
 
 
 def _rows(
@@ -202,18 +206,20 @@ def _rows(
     return source.at[row].get(mode="promise_in_bounds")
 
 
-def _checked(dilation, offsets, mask, outputs, taps, ndim):
+def _checked(dilation, offsets, mask, outputs, spec):
     """Check the shapes of ``dilation``, ``offsets`` and ``mask``, and return these three arrays.
 
     The results are dilation ``[*outputs, 1 or D]``, offsets ``[*outputs, K, D]`` and mask
     ``[*outputs, K]``; None stays None. A dilation ``[*outputs]`` gets a last axis of length 1.
-    ``taps`` is K, ``ndim`` is D, and ``outputs`` starts with the batch size.
+    ``spec`` has K taps along D axes, and ``outputs`` starts with the batch size.
 
     Raises:
       InputError: an array has another shape; the message names the expected shape.
     """
+    ndim, taps = len(spec.stride), spec.num_offsets
     if dilation is not None:
-        dilation = jnp.asarray(dilation)
+        reach = np.abs(np.asarray(spec.offsets)).max(initial=1)
+        dilation = as_places(dilation, _FARTHEST // int(reach))
         if dilation.shape == outputs:
             dilation = dilation[..., None]
         if dilation.shape not in ((*outputs, 1), (*outputs, ndim)):
@@ -221,7 +227,6 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
                 f"dilation of shape {dilation.shape}: expected {list(outputs)}, with {ndim} at the "
                 "end for one per axis, or static integers"
             )
-        dilation = as_places(dilation)
     if offsets is not None:
         if offsets.shape != (*outputs, taps, ndim):
             raise InputError(f"offsets of shape {offsets.shape}: expected {[*outputs, taps, ndim]}")
@@ -231,7 +236,11 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
     return dilation, offsets, mask
 
 
-def as_places(steps: jax.Array) -> jax.Array:
-    """Cast positions or offsets on the grid: integers to int32, floats to at least float32."""
+def as_places(steps: jax.Array, limit: int = _FARTHEST) -> jax.Array:
+    """Cast positions or offsets on the grid: integers to int32, floats to at least float32.
+
+    Integers are clipped to ``-limit`` to ``limit``, which lies outside of every grid.
+    """
+    steps = clip_integers(steps, limit)
     is_whole = jnp.issubdtype(steps.dtype, jnp.integer)
-    return steps.astype(jnp.int32 if is_whole else accumulator(steps.dtype))
+    return steps if is_whole else steps.astype(accumulator(steps.dtype))

@@ -23,6 +23,7 @@ from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, common_dtype
+from voxax.geometry.input_checks import check_positive
 from voxax.geometry.neighbors import Neighbors
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import gather_rows
@@ -165,6 +166,11 @@ def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> No
 
     Raise it too unless ``neighbors`` have one row for each row of ``queries``.
     """
+    if not isinstance(neighbors, Neighbors):
+        raise InputError(
+            f"neighbors are {type(neighbors).__name__}: give the result of vx.radius_search or "
+            "vx.knn_search"
+        )
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:
@@ -246,7 +252,8 @@ def continuous_conv(
       (taps).
 
     Raises:
-      InputError: shapes or dtypes differ from those above, or the mapping is unknown.
+      InputError: shapes or dtypes differ from those above, the radius is not above 0, or the
+        mapping is unknown.
 
     Source: Ummenhofer et al., "Lagrangian Fluid Simulation with Continuous Convolutions", ICLR
     2020; the mapping of Griepentrog et al., "A bi-Lipschitz continuous, volume preserving map from
@@ -261,6 +268,7 @@ def continuous_conv(
             "one for each axis of the positions"
         )
     check_known("mapping", mapping, get_args(Mapping))
+    check_positive("radius", radius)
     shape = weight.shape[:ndim]
 
     def coefficients(around: Around) -> jax.Array:
@@ -437,7 +445,8 @@ def kernel_point_conv(
       zero.
 
     Raises:
-      InputError: shapes or dtypes differ from those above, or the influence is unknown.
+      InputError: shapes or dtypes differ from those above, the extent is not above 0, or the
+        influence is unknown.
 
     Source: Thomas et al., "KPConv: Flexible and Deformable Convolution for Point Clouds", ICCV
     2019.
@@ -445,6 +454,7 @@ def kernel_point_conv(
     number = weight.shape[0]
     rows = (points if queries is None else queries).capacity
     check_known("influence", influence, get_args(Influence))
+    check_positive("extent", extent)
     check_shape("kernel_points", kernel_points, (number, points.ndim))
     if offsets is not None:
         check_shape("offsets", offsets, (rows, number, points.ndim))
@@ -498,13 +508,14 @@ def kernel_point_penalty(
       pairs of kernel points the square of ``max(0, 1 - distance / extent)``.
 
     Raises:
-      InputError: shapes or dtypes differ from those above.
+      InputError: shapes or dtypes differ from those above, or the extent is not above 0.
 
     Source: equations 9 and 10 of Thomas et al., "KPConv", ICCV 2019, with means over the points in
     place of sums.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)
+    check_positive("extent", extent)
     number = kernel_points.shape[0]
     check_shape("kernel_points", kernel_points, (number, points.ndim))
     check_shape("offsets", offsets, (queries.capacity, number, points.ndim))

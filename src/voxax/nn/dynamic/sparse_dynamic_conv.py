@@ -14,7 +14,7 @@ from voxax._array_types import Array, Int, Num
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.dtypes import accumulator, common_dtype
+from voxax.geometry.dtypes import accumulator, clip_integers, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import reaching_size, soft_mask
 from voxax.nn.arguments import by_product, check_weight, output_voxels, request_map
@@ -128,6 +128,11 @@ def sparse_dynamic_conv(
     kmap = map_of(rate[0] if of_voxel is not None else rate)
     rows, valid = kmap.out_capacity, kmap.out_geometry.valid
     single = weight.shape if mixture is None else weight.shape[1:]
+    if mixture is not None and weight.ndim < 4:
+        raise InputError(
+            f"weight of shape {weight.shape}: with a mixture expected M weights, "
+            "[M, K, C_in, C_out] or [M, K, G, C_in / G, C_out / G]"
+        )
     check_weight(jax.ShapeDtypeStruct(single, weight.dtype), kmap, voxels.num_channels, groups)
     sizes = _of_rows(size, "size", (rows,), valid, scalar=True)
     mask = _of_rows(mask, "mask", (rows, kmap.num_offsets), valid)
@@ -221,7 +226,7 @@ def _of_rows(
     """
     if value is None:
         return None
-    array = jnp.asarray(value)
+    array = clip_integers(value)
     if scalar and array.ndim == 0:
         array = jnp.broadcast_to(array, shape)
     if array.shape != shape:

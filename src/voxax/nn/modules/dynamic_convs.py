@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from flax import nnx
 from flax.core import FrozenDict
 
 from voxax._array_types import Array, Float, Num
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
 from voxax.kernels.dynamic.grid import box_conv
@@ -224,7 +223,7 @@ class SparseDynamicConv(CheckedModule):
                 "calling"
             )
         rngs = own_rngs(rngs)
-        self.kernel_size, self.dtype = operator.index(kernel_size), dtype
+        self.kernel_size, self.dtype = check_whole("kernel_size", kernel_size), dtype
         self.deterministic = False
         options = {
             "kernel_size": self.kernel_size,
