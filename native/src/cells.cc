@@ -12,7 +12,9 @@ namespace voxax {
 namespace {
 
 constexpr int kUnit = 28;
-constexpr float kReach = 1 << 22;
+// From here on float32 is too coarse, and float64 is not rounded to float32.
+template <typename T>
+constexpr float kReach = std::is_same_v<T, double> ? 1 << 17 : 1 << 22;
 constexpr double kLimit = 1 << 30;
 // Added and subtracted again, it rounds what is at most 2^22 to whole numbers, ties to even.
 constexpr float kWhole = 3 << 22;
@@ -27,10 +29,12 @@ To Bits(From value) {
   return bits;
 }
 
-// Of float64 beyond the reach of float32; whether there is one.
+// Of float64 that is not rounded to float32; whether there is one.
 bool FarCell(double local, double size, int32_t* cell) {
   double number = std::rint(local / size);
-  number -= number * size > local;
+  // The power of two below the position: two spacings of float64 are 2^-51 of it.
+  const double power = Bits<double>(Bits<int64_t>(local) & (int64_t{0x7FF} << 52));
+  number -= number * size > local + power * 0x1p-51;
   const bool inside = number >= -kLimit && number < kLimit;
   *cell = inside ? static_cast<int32_t>(number) : 0;
   return inside;
@@ -56,7 +60,7 @@ void FindCells(const Cells<T>& p) {
     int32_t near_ones = 0;
     for (int64_t i = 0; i < count; ++i) {
       float x = static_cast<float>(local[i]) * scale[i];
-      near[i] = std::fabs(x) < kReach;
+      near[i] = std::fabs(x) < kReach<T>;
       near_ones += near[i];
       // No && and no ||, so that the loop becomes one over vectors.
       x = (near[i] & (std::fabs(x) >= std::numeric_limits<float>::min())) ? x : 0.0f;

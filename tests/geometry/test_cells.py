@@ -137,6 +137,36 @@ def test_surveys_keep_their_voxels(survey):
         np.testing.assert_allclose(a.features, b.features, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("size", [0.1, 0.25, 0.5, 1 / 3])
+@pytest.mark.parametrize("corner", [1e4, 1e5, 1e6, -6e6])
+def test_float64_needs_no_origin_for_its_digits(corner, size, rng):
+    p = rng.uniform(0, 3, (2000, 3)) + corner
+    voxels, rows = vx.voxelize(p, voxel_size=size, return_inverse=True)
+    at_worker, _ = host.voxelize_on_host(p, np.ones((2000, 1), np.float32), size)
+    np.testing.assert_array_equal(at_worker.valid_coords(), voxels.valid_coords())
+    got = np.asarray(voxels.coords)[np.asarray(rows), 1:]
+    assert (got != np.floor(p / size)).any(axis=1).mean() <= 0.03
+    if abs(corner) / size >= 2**17:
+        exact = np.array([[Fraction(v) // Fraction(size) for v in row] for row in p[:200].tolist()])
+        np.testing.assert_array_equal(got[:200], exact)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_float64_is_one_definition_far_from_the_origin(size, rng):
+    k = np.concatenate([rng.integers(-(2**29), 2**29, 2000), np.arange(2**16 - 500, 2**17 + 500)])
+    x = k * size
+    x = np.concatenate([x, x + size / 2, np.nextafter(x, np.inf), np.nextafter(x, -np.inf)])
+    want = np.tile(k, 4)
+    np.testing.assert_array_equal(cells_along(x, size), want)
+    decimal = np.array([float(f"{number}e-2") for number in k])  # as it is in a file
+    np.testing.assert_array_equal(cells_along(decimal, 0.01), k)
+    with jax.enable_x64(True):
+        to = lattice(np.zeros((3, 1), np.float32), (size,), (1,), np.float64)
+        cell, known = jax.jit(cells)(jnp.asarray(x)[:, None], to)
+    assert known.all()
+    np.testing.assert_array_equal(np.asarray(cell)[:, 0], want)
+
+
 def test_time_stamps_as_a_fourth_axis():
     p = np.concatenate([np.zeros((50, 3)), 1.7e9 + 0.1 * np.arange(50)[:, None] + 0.05], axis=1)
     voxels = vx.voxelize(p, voxel_size=(1, 1, 1, 0.1), origin=(0, 0, 0, 1.7e9))

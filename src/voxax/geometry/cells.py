@@ -12,8 +12,10 @@ The cell is estimated by floats, which may be wrong by one cell, and corrected b
 integers. So the result does not depend on how a compiler divides, or on whether it fuses a product
 with a sum.
 
-Up to ``2**21`` cells from the origin, float32 resolves a quarter of a cell. Farther out, the cell
-of a float64 position is computed in float64, and a float32 position has no cell.
+Up to ``2**21`` cells from the origin, float32 resolves a quarter of a cell; farther out, a float32
+position has no cell. From about ``2**16`` cells on, where float32 would move a position by a
+hundredth of a cell, the cell of a float64 position is computed in float64. It is then the largest
+``n`` for which ``n * voxel_size`` exceeds the difference by at most two spacings of float64.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from voxax.coords import COORD_LIMIT
 # which is less than the 1/16 by which 9/16 exceeds 1/2.
 _UNIT = 28
 _REACH = np.float32(2**22)
+# From here on float64 positions are not rounded to float32.
+_WIDE_REACH = np.float32(2**17)
 _TINY = np.finfo(np.float32).tiny
 # Rows that NumPy handles at a time: its many passes then stay in a core's cache.
 _ROWS = 1 << 13
@@ -132,7 +136,7 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
         local = jax.lax.stop_gradient(local)
     with np.errstate(over="ignore"):  # a position that overflows is far
         x = local.astype(np.float32) * to.scale[None]
-    near = xp.abs(x) < _REACH
+    near = xp.abs(x) < (_WIDE_REACH if local.dtype == np.float64 else _REACH)
     # Subnormal numbers become zero, as some devices read them so.
     x = _where(near & (xp.abs(x) >= _TINY), x, np.float32(0))
     estimate = xp.rint(x * to.inverse[None])
@@ -149,7 +153,10 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
     cell = _where(number == 0, -(x < 0).astype(np.int32), cell)
     if local.dtype == np.float64:
         number = xp.rint(local / to.size[None])
-        far = number - (number * to.size[None] > local).astype(number.dtype)
+        # Added to the position, not subtracted from the product, which compilers would fuse.
+        power = _bits(_bits(local, np.int64) & np.int64(0x7FF << 52), np.float64)
+        room = power * 2.0**-51
+        far = number - (number * to.size[None] > local + room).astype(number.dtype)
         inside = (far >= -COORD_LIMIT) & (far < COORD_LIMIT)
         cell = _where(near, cell, _where(inside, far, 0).astype(np.int32))
         near = near | inside

@@ -581,7 +581,7 @@ def voxelize(
     ``position - origin`` is rounded to float32, and a point within this rounding of a voxel's lower
     face lies on the face. So a decimal coordinate ``k * voxel_size`` is in voxel ``k``. Float32
     resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give larger coordinates as a
-    NumPy array of float64, and an origin near them.
+    NumPy array of float64: beyond about ``2**16`` voxels it is not rounded to float32.
 
     Outside ``jax.jit``, points are grouped in NumPy, so that a new N compiles nothing. Points on an
     accelerator are copied to the host for this, and the voxels are copied to the device.
