@@ -28,6 +28,7 @@ from .errors import GeometryMismatchError as GeometryMismatchError
 from .errors import InputError as InputError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import VoxaxError as VoxaxError
+from .errors import WorkerError as WorkerError
 from .explanation import explain as explain
 from .explanation import tune as tune
 from .geometry import CurveOrder as CurveOrder

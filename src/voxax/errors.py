@@ -37,6 +37,10 @@ class FileFormatError(VoxaxError, ValueError):
     """A file is unreadable, truncated, or of an unknown kind."""
 
 
+class WorkerError(VoxaxError, RuntimeError):
+    """A worker process of a pipeline was killed, for example because memory ran out."""
+
+
 class MissingExtraError(VoxaxError, ImportError):
     """An optional dependency is not installed; the message names its extra."""
 

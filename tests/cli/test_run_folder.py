@@ -3,18 +3,21 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from cli.run_results import interrupted
 from cli.small_network import small
-from voxax.cli import main
+from voxax.cli import learning, main
 from voxax.cli.demo import _Run
 from voxax.cli.run_folder import _FILES, check_space, claim_folder, remove_run
+from voxax.cli.run_lock import locks_released
 from voxax.cli.segmentation_task import Segmentation
-from voxax.errors import FileFormatError, InputError
-from voxax.models.checkpoint import load_description, save_checkpoint, steps_of
+from voxax.errors import FileFormatError, InputError, WorkerError
+from voxax.models.checkpoint import load_description, newest_step, save_checkpoint, steps_of
 from voxax.models.training import Trainer
 
 
@@ -65,6 +68,45 @@ def test_a_first_save_that_was_killed_leaves_a_folder_that_works(demo, tmp_path,
     shutil.rmtree(run / "checkpoint" / "2")
     (run / "checkpoint" / "2.orbax-checkpoint-tmp").mkdir()
     assert not claim_folder(run, resume=False, overwrite=False)
+
+
+@pytest.mark.lax_promotion  # optax promotes step counts
+def test_a_run_that_loses_its_workers_keeps_its_steps(demo, tmp_path, capsys, monkeypatch):
+    taken = []
+
+    def step(self):
+        taken.append(self)
+        if len(taken) == 4:
+            raise WorkerError("a worker process was killed")
+
+    monkeypatch.setattr(learning.Trace, "step", step)
+    assert demo("--steps", "9") == 2
+    assert "a worker process was killed" in capsys.readouterr().err
+    assert newest_step(tmp_path / "run" / "checkpoint") == 3
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from voxax.cli.run_lock import lock_folder
+lock_folder(Path(sys.argv[1]))
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_folder_in_which_another_process_trains_is_refused(options, tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    asked = {"resume": False, "overwrite": False} | options
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(InputError, match=r"another process trains in .*--out"):
+            claim_folder(tmp_path, **asked)
+        other.kill()
+    with locks_released():
+        claim_folder(tmp_path, **asked)
 
 
 def test_folders_that_cannot_be_written_to_are_refused_at_once(tmp_path, monkeypatch):

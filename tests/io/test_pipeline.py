@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+import os
 import pickle
+import signal
 
 import jax
 import numpy as np
 import pytest
 
 import voxax as vx
+from voxax.errors import WorkerError
 from voxax.io.augment import rotate_z
 from voxax.io.examples import Preparation
 from voxax.io.pipeline import Pipeline
@@ -50,6 +53,18 @@ def test_an_error_is_raised_where_its_example_would_come(workers):
         assert [next(results), next(results)] == [1, 4]
         with pytest.raises(ValueError, match="no square of -3"):
             next(results)
+
+
+def killed(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_a_worker_that_is_killed_is_told():
+    told = pytest.raises(WorkerError, match=r"a worker process was killed.*fewer workers")
+    with Pipeline(killed, workers=1) as pipeline, told:
+        list(pipeline(range(5)))
 
 
 def test_workers_build_maps_without_starting_a_backend(rng):

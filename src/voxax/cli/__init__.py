@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from voxax._interrupts import ended_by_signals, failure_before, never_dropped
 from voxax._version import __version__
 from voxax.cli.boundary import line_of
+from voxax.cli.run_lock import locks_released
 from voxax.errors import MissingExtraError
 
 _DEBUG = "--debug"
@@ -82,7 +83,7 @@ def _told(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != _DEBUG]
     try:
-        with never_dropped():
+        with never_dropped(), locks_released():
             return _run(words)
     except BrokenPipeError:
         raise

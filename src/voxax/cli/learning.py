@@ -25,7 +25,7 @@ from voxax.cli.run_folder import BEST, CHECKPOINT, check_space, remove_run
 from voxax.cli.scenes import MakeTask, Mixing, Prepare
 from voxax.cli.task import Score, Task
 from voxax.cli.tasks import plan_of, restore
-from voxax.errors import FileFormatError, InputError, VoxaxError
+from voxax.errors import FileFormatError, InputError, VoxaxError, WorkerError
 from voxax.geometry import Plan
 from voxax.hardware import describe, peak_memory
 from voxax.io.pipeline import GrainPipeline, Pipeline
@@ -305,6 +305,10 @@ class Learning:
         except KeyboardInterrupt:
             mark_handled()
             return True
+        except WorkerError:
+            if self.trainer.steps > self.begin:
+                self.save()
+            raise
         return False
 
     def _note(self, loss: float) -> None:

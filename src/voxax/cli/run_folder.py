@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 
+from voxax.cli.run_lock import lock_folder
 from voxax.errors import FileFormatError, InputError
 from voxax.io.box_file import FOUND, TRUE
 from voxax.models.checkpoint import newest_step
@@ -32,11 +33,13 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
     Raises:
       InputError: the folder contains a run and neither `resume` nor `overwrite` is set, both are
-        set, or files cannot be written.
+        set, another process runs there, or files cannot be written.
       FileFormatError: `resume` is set, but there is no checkpoint.
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
+    if folder.is_dir():
+        lock_folder(folder)
     _end_removal(folder)
     checkpoint = folder / CHECKPOINT
     step = newest_step(checkpoint)
@@ -51,6 +54,7 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
             "--overwrite to delete it, or another folder by --out"
         )
     check_writable(folder)
+    lock_folder(folder)  # also if it is new
     if checkpoint.exists():
         check_writable(checkpoint)
     for path in (folder / name for name in _FILES):

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from voxax import _limits
 from voxax._interrupts import uninterrupted
 from voxax._parent import end_with
-from voxax.errors import MissingExtraError
+from voxax.errors import MissingExtraError, WorkerError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,7 +48,8 @@ class Pipeline(Generic[Item, Result]):
       prefetch: number of results that are prepared before they are needed.
 
     Use the pipeline in a ``with`` block; the end of the block stops the workers. If `make` raises
-    an error for an item, the error is raised in place of that item's result.
+    an error for an item, the error is raised in place of that item's result. If a worker is killed,
+    a call raises :class:`voxax.WorkerError`.
 
     Raises:
       InputError: more than 256 workers, or fewer than 0.
@@ -85,9 +86,12 @@ class Pipeline(Generic[Item, Result]):
                     yield queue.popleft().result()
             while queue:
                 yield queue.popleft().result()
-        except BrokenProcessPool:
+        except BrokenProcessPool as error:
             time.sleep(_MOMENT)
-            raise
+            raise WorkerError(
+                "a worker process was killed, as systems do when memory runs out: give fewer "
+                "workers, or smaller scenes"
+            ) from error
         finally:
             for future in queue:
                 future.cancel()
