@@ -28,6 +28,7 @@ from voxax.io.columns import (
     shown_names,
 )
 from voxax.io.decoding import reading
+from voxax.io.numbers import row_error
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -235,7 +236,7 @@ def _columns(path: Path, stream: BinaryIO, layout: _Layout) -> dict[str, np.ndar
     for block in _blocks(stream):
         table = _parsed(path, block, layout, used, rows)
         rows += len(table)
-        for column, part in enumerate(parts):
+        for column, part in zip(used, parts, strict=True):
             part.append(np.array(table[f"f{column}"]))
     if layout.count is not None and rows < layout.count:
         raise FileFormatError(
@@ -261,17 +262,17 @@ def _blocks(stream: BinaryIO) -> Iterator[str]:
 def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
     """Parse a `block` of lines with N points; return the columns `used` as a structured array [N].
 
-    Field ``f0`` has the column with the index ``used[0]``, and so on. `rows` is the number of
-    points before the block, for messages.
+    Field ``f3`` has the column with the index 3, and so on. `rows` is the number of points before
+    the block, for messages.
     """
     told = {
         "delimiter": layout.delimiter or None,
-        "usecols": used,
         "comments": None,
         "quotechar": '"' if layout.quoted else None,
         "ndmin": 1,
     }
-    dtypes = [layout.dtypes[column] for column in used]
+    # Without usecols, NumPy refuses lines with more columns. One character of a word is enough.
+    dtypes = [kind if k in used else "U1" for k, kind in enumerate(layout.dtypes)]
     try:
         with warnings.catch_warnings():
             # Without this, NumPy would round fractions in a column of whole numbers.
@@ -291,8 +292,9 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
         # Each scan of a .pts begins with its number of points.
         and not WHOLE.fullmatch(line.strip())
     ]
+    floats = [(f"f{k}", np.float64) for k in used]
     if not lines:
-        return np.zeros(0, [(f"f{k}", np.float64) for k in range(len(used))])
+        return np.zeros(0, floats)
 
     def number(field: str) -> float:
         value = _number(field, layout.delimiter)
@@ -300,14 +302,19 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
             raise ValueError(f"{field[:60]!r} is no number")
         return value
 
+    for row, line in enumerate(lines, rows):
+        more = _split(line, layout.delimiter)[len(dtypes) :]
+        # Words after the last column are left out, as a column of words is.
+        if any(
+            field not in MISSING and _number(field, layout.delimiter) is not None for field in more
+        ):
+            raise FileFormatError(
+                f"{path} has {len(dtypes)} columns, and {len(dtypes) + len(more)} at row {row} "
+                "(counted from 0)"
+            )
     try:
-        return np.loadtxt(
-            lines,
-            dtype=[(f"f{k}", np.float64) for k in range(len(used))],
-            converters=number,
-            **told,
-        )
+        return np.loadtxt(lines, floats, converters=number, usecols=used, **told)
     except ValueError as error:
         raise FileFormatError(
-            f"cannot read {path} as text: {error} (rows counted from {rows} on)"
+            f"cannot read {path} as text: {row_error(error, rows)} (counted from 0)"
         ) from error
