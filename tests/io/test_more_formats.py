@@ -328,7 +328,7 @@ def test_table_whose_positions_are_text(tmp_path):
     import pyarrow as arrow
     from pyarrow import parquet
 
-    parquet.write_table(arrow.table(dict.fromkeys("xyz", ["1", "2"])), tmp_path / "a.parquet")
+    parquet.write_table(arrow.table({name: ["1", "2"] for name in "xyz"}), tmp_path / "a.parquet")
     with fails("column x holds string, no numbers"):
         read(tmp_path / "a.parquet")
     np.savez(tmp_path / "a.npz", **dict.fromkeys("xyz", np.array(["1", "2"])))

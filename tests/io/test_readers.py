@@ -559,7 +559,7 @@ def test_item_of_a_file_of_one_cloud(tmp_path):
 
 @pytest.mark.parametrize("path", ["a" * 5000 + ".ply", "a\0.ply"])
 def test_path_that_no_file_can_have(path):
-    with pytest.raises((InputError, MissingFileError), match="characters: |no such file"):
+    with pytest.raises((InputError, MissingFileError), match=r"characters: |no such file"):
         read(path)
 
 

@@ -34,7 +34,8 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     except PermissionError:
         raise
     except (OSError, ValueError) as error:  # it is too long, or has a zero byte
-        raise InputError(f"path={path!r:.80} of {len(str(found))} characters: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"path={path!r:.80} of {len(str(found))} characters: {reason}") from error
     if not exists:
         raise MissingFileError(f"no such file: {found} (looked in {found.absolute().parent})")
     if not found.is_file():

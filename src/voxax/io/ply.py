@@ -302,12 +302,14 @@ def write_ply(
       path: the file to write, with a name that ends in ``.ply``; an existing file is replaced.
       positions: the points, [N, 3]. float64 is written as ``double``, other types as ``float``.
       labels: integers [N], written as the int column ``label``; None writes no labels.
-      colors: [N, 3], integers in 0..255, or floats in 0..1, written as ``red green blue``; None writes none.
+      colors: [N, 3], integers in 0..255, or floats in 0..1, written as ``red green blue``; None
+        writes none.
 
     Raises:
       InputError: a shape or a length is wrong, a color is out of range, or the name does not end in
         ``.ply``.
       MissingFileError: the folder does not exist.
+      OSError: the file cannot be written, or is a folder.
       MissingExtraError: plyfile is not installed.
     """
     target = Path(path).expanduser()
