@@ -70,7 +70,7 @@ UNCLEAR = {"column_3": [4, 1], "column_4": [5, 2], "column_5": [6, 3], "column_6
         ("a.txt", "1 2 3 99 0 7\n4 5 6 1 2 3\n", RGB_99, None),
         ("a.xyz", "1 2 3 99. 40. 99. 255.\n4 5 6 1. 2. 3. 255.\n", OPAQUE, None),
         ("a.txt", "1 2 3 9 4 7 255\n4 5 6 1 2 3 255\n", DARK, None),
-        ("a.txt", "1 2 3 car\n4 5 6 no car\n", {}, None),
+        ("a.txt", f"1 2 3 {2**53 + 1} car\n4 5 6 1 no car\n", {"column_3": [2**53 + 1, 1]}, None),
         ("a.txt", "1 2 3 1 2 6\n4 5 6 1 1 2\n", RETURNS, None),
         ("a.txt", "# made by us\n# X Y Z\n// no more words\n1 2 3\n4 5 6\n", {}, None),
         ("a.csv", "sep=;\nz;y;x\n3;2;1\n6;5;4\n", {}, None),

@@ -10,9 +10,10 @@ import re
 import warnings
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -271,19 +272,17 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
         "quotechar": '"' if layout.quoted else None,
         "ndmin": 1,
     }
-    # Without usecols, NumPy refuses lines with more columns. One character of a word is enough.
-    dtypes = [kind if k in used else "U1" for k, kind in enumerate(layout.dtypes)]
-    try:
+
+    def exact(text: io.StringIO | list[str], dtypes: dict[int, Any], **more: Any) -> Any:
         with warnings.catch_warnings():
             # Without this, NumPy would round fractions in a column of whole numbers.
             warnings.simplefilter("error", DeprecationWarning)
-            return np.loadtxt(
-                io.StringIO(block),
-                dtype=[(f"f{k}", dtype) for k, dtype in enumerate(dtypes)],
-                **told,
-            )
-    except (ValueError, DeprecationWarning):
-        pass
+            return np.loadtxt(text, [(f"f{k}", kind) for k, kind in dtypes.items()], **told, **more)
+
+    width, kinds = len(layout.dtypes), {k: layout.dtypes[k] for k in used}
+    # Without usecols, NumPy refuses lines with more columns. One character of a word is enough.
+    with suppress(ValueError, DeprecationWarning):
+        return exact(io.StringIO(block), {k: kinds.get(k, "U1") for k in range(width)})
     lines = [
         line
         for line in block.splitlines()
@@ -303,15 +302,15 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
         return value
 
     for row, line in enumerate(lines, rows):
-        more = _split(line, layout.delimiter)[len(dtypes) :]
+        more = _split(line, layout.delimiter)[width:]
         # Words after the last column are left out, as a column of words is.
-        if any(
-            field not in MISSING and _number(field, layout.delimiter) is not None for field in more
-        ):
+        words = [field in MISSING or _number(field, layout.delimiter) is None for field in more]
+        if not all(words):
             raise FileFormatError(
-                f"{path} has {len(dtypes)} columns, and {len(dtypes) + len(more)} at row {row} "
-                "(counted from 0)"
+                f"{path} has {width} columns, and {width + len(more)} at row {row} (counted from 0)"
             )
+    with suppress(ValueError, DeprecationWarning):
+        return exact(lines, kinds, usecols=used)
     try:
         return np.loadtxt(lines, floats, converters=number, usecols=used, **told)
     except ValueError as error:
