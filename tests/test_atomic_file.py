@@ -56,6 +56,9 @@ def test_an_error_of_a_write_names_the_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_folder_must_exist(tmp_path):
-    with pytest.raises(FileNotFoundError):
+def test_an_error_of_opening_names_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"directory: '.*/none/file'$"):
         write_atomically(tmp_path / "none" / "file", b"")
+    with pytest.raises(IsADirectoryError, match=f"directory: '{tmp_path}'$"):
+        write_atomically(tmp_path, b"")
+    assert os.listdir(tmp_path) == []

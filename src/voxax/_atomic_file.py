@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -40,20 +41,23 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
       private: whether only the owner may read and write the file; otherwise the umask decides.
 
     Raises:
-      OSError: the folder does not exist or cannot be written to.
+      OSError: the folder does not exist or cannot be written to, or ``path`` is a folder.
     """
     path = Path(path)
     # Opened here, since `tempfile` makes every file private.
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             yield file
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # an error of a write does not name the file
+        # An error of a write names no file, and that of opening only the temporary one.
+        if isinstance(error, OSError) and error.filename in (None, temporary, str(temporary)):
+            error.filename = str(path)
         raise

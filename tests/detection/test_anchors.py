@@ -88,6 +88,8 @@ def test_bad_anchors(rng):
         vd.Anchor((1, -1, 1), 0)
     with pytest.raises(InputError, match="0 anchors on a grid"):
         vd.anchor_boxes((), LOW, HIGH, SHAPE)
+    with pytest.raises(InputError, match="a region begins below its end"):
+        vd.anchor_boxes(ANCHORS, (0, 0), (-10, 5), SHAPE)
     anchors = vd.anchor_boxes(ANCHORS, LOW, HIGH, SHAPE)
     good = np.zeros((4, 3, 10)), np.zeros((4, 3, 35)), None, anchors
     with pytest.raises(InputError, match="max_boxes=0 must be at least 1"):

@@ -152,6 +152,9 @@ def test_a_full_scene_and_an_empty_one(rng, bank):
             lambda p, b: ObjectBank().fill(p, b, [0] * 12, np.random.default_rng(), {"bus": 1}),
             "no objects of class 'bus'",
         ),
+        (lambda p, b: augment(p, b, 3), "rng=3 must be a numpy.random.Generator"),
+        (lambda p, b: ObjectBank().fill(p, b, [0] * 12, rng=3, counts={}), "rng=3 must be"),
+        (lambda p, b: rotate(p, b, "left"), "angle=.*give 1 finite numbers"),
         (lambda p, b: ObjectBank().add(p, b, [0]), r"classes of shape \[1\] for 12 boxes"),
     ],
 )

@@ -122,6 +122,13 @@ def test_a_loss_of_selected_boxes_has_gradients(rng):
     assert jnp.isfinite(jax.jit(jax.grad(loss))(boxes)).all()
 
 
+def test_a_traced_threshold():
+    boxes = jnp.array([[0, 0, 0, 4, 2, 1, 0], [2, 0, 0, 4, 2, 1, 0]], jnp.float32)
+    scores = jnp.array([0.9, 0.8])
+    kept = jax.jit(lambda t: nms(boxes, scores, iou_threshold=t, max_selected=2).num_selected)
+    assert [int(kept(limit)) for limit in (0.3, 0.4)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

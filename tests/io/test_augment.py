@@ -211,6 +211,9 @@ def test_compose_applies_in_order():
         (partial(dropout, ratio=-1), r"ratio must be within 0\.\.1, got -1"),
         (partial(dropout, probability=2), r"probability must be within 0\.\.1, got 2"),
         (partial(tilt, max_angle=np.inf), "max_angle must be >= 0, got inf"),
+        (partial(elastic_distortion, pairs=(1, 2)), "granularity > 0 .*got 1"),
+        (partial(elastic_distortion, pairs=["ab"]), "granularity > 0 .*got ab"),
+        (partial(rotate_z, center="abc"), "center must have shape"),
         (partial(elastic_distortion, pairs=[(0, 1)]), r"granularity > 0 .*got \(0, 1\)"),
         (partial(elastic_distortion, pairs=[(1, 1, 1)]), r"got \(1, 1, 1\)"),
         (
@@ -471,6 +474,10 @@ def test_polarmix_needs_labels_and_a_generator(rng):
         polarmix(cloud, cloud.with_labels(None), rng, pasted=[1])
     with pytest.raises(InputError, match="got int"):
         polarmix(cloud, cloud, 3, pasted=[1])
+    with pytest.raises(InputError, match="pasted must be integers, labels of objects, got ab"):
+        polarmix(cloud, cloud, rng, pasted="ab")
+    with pytest.raises(InputError, match=r"transforms must be functions .*got 3"):
+        compose([3])
     with pytest.raises(InputError, match=r"probability must be within 0\.\.1, got 2"):
         polarmix(cloud, cloud, rng, pasted=[1], probability=2)
 

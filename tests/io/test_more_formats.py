@@ -50,6 +50,7 @@ def test_text_of_any_delimiter(tmp_path, points, delimiter, above):
 RGB = {"rgb": [[9, 0, 7], [1, 2, 3]]}
 CLEAR = {"rgb": [[99, 40, 99], [1, 2, 3]], "column_6": [5, 6]}
 RGB_99 = {"rgb": [[99, 0, 7], [1, 2, 3]]}
+DARK = {"rgb": [[9, 4, 7], [1, 2, 3]], "alpha": [255, 255]}
 OPAQUE = {"rgb": [[99, 40, 99], [1, 2, 3]], "alpha": [255, 255]}
 RETURNS = {"column_3": [1, 1], "column_4": [2, 1], "column_5": [6, 2]}
 UNCLEAR = {"column_3": [4, 1], "column_4": [5, 2], "column_5": [6, 3], "column_6": [5, 6]}
@@ -68,6 +69,8 @@ UNCLEAR = {"column_3": [4, 1], "column_4": [5, 2], "column_5": [6, 3], "column_6
         ("a.txt", "1 2 3 0 0 1\n4 5 6 0.6 0.8 0\n", {"normals": [[0, 0, 1], [0.6, 0.8, 0]]}, None),
         ("a.txt", "1 2 3 99 0 7\n4 5 6 1 2 3\n", RGB_99, None),
         ("a.xyz", "1 2 3 99. 40. 99. 255.\n4 5 6 1. 2. 3. 255.\n", OPAQUE, None),
+        ("a.txt", "1 2 3 9 4 7 255\n4 5 6 1 2 3 255\n", DARK, None),
+        ("a.txt", f"1 2 3 {2**53 + 1} car\n4 5 6 1 no car\n", {"column_3": [2**53 + 1, 1]}, None),
         ("a.txt", "1 2 3 1 2 6\n4 5 6 1 1 2\n", RETURNS, None),
         ("a.txt", "# made by us\n# X Y Z\n// no more words\n1 2 3\n4 5 6\n", {}, None),
         ("a.csv", "sep=;\nz;y;x\n3;2;1\n6;5;4\n", {}, None),
@@ -129,7 +132,8 @@ def test_text_in_several_blocks(tmp_path, monkeypatch, rng):
         ("3\nwater\nO 0 0 0\n", "has 4 columns, and above them is 'water', which names 1"),
         ("2\n\nO 0 0 0\nH 1 0 0\n", "column x .* holds text, such as 'O'"),
         ("3\n1 2 3\n4 5 6\n", "cut short: it says 3 points, 2 are there"),
-        ("1 2 3\n4 5\n", "as text: .*row 2"),
+        ("1 2 3\n4 5\n", "as text: .*at row 1 .*counted from 0"),
+        ("1 2 3\n4 5 6\n7 8 9 10\n", "has 3 columns, and 4 at row 2 .*counted from 0"),
         ("1 2 3\n4 5 x\n", "could not convert string 'x'"),
         ("x,y,z\n", "no line with three numbers"),
         ("a,b,c\n1,2,3\n", "'a,b,c', which names 3, and no x, y, z: give columns="),
@@ -320,6 +324,18 @@ def test_feather_of_version_1(tmp_path):
         read(tmp_path / "a.feather")
 
 
+def test_table_whose_positions_are_text(tmp_path):
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.table({name: ["1", "2"] for name in "xyz"}), tmp_path / "a.parquet")
+    with fails("column x holds string, no numbers"):
+        read(tmp_path / "a.parquet")
+    np.savez(tmp_path / "a.npz", **dict.fromkeys("xyz", np.array(["1", "2"])))
+    with fails("has no numbers as x, y, z"):
+        read(tmp_path / "a.npz", columns=3)
+
+
 def test_parquet(tmp_path, sweep):
     import pyarrow as arrow
     from pyarrow import parquet
@@ -480,7 +496,7 @@ def test_gzip_that_fills_the_memory_of_who_opens_it(tmp_path):
     path.write_bytes(gzip.compress(bytes(2**26), 9))
     stored = path.stat().st_size
     assert unpacked_limit(stored) < 2**26
-    with fails(f"of {stored} bytes says that it holds .* at most {unpacked_limit(stored)}"):
+    with fails(f"of {stored} bytes holds more than {unpacked_limit(stored)} bytes"):
         read(path)
 
 

@@ -533,10 +533,34 @@ def test_ply_with_impossible_faces(tmp_path, faces, message):
         read(tmp_path / "mesh.ply")
 
 
-def test_points_must_be_positive(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"points": 0}, "points=0 must be at least 1"),
+        ({"points": 10**12}, "points 1000000000000 must be at most 134,217,728"),
+        ({"points": 1.5}, "points=1.5: give an integer"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
+        ({"columns": 4.0}, "columns must be names, or their number, got 4.0"),
+        ({"item": 0.0}, "item=0.0: give an integer"),
+    ],
+)
+def test_options_out_of_range(tmp_path, option, message):
     (tmp_path / "a.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
-    with pytest.raises(InputError, match="points must be at least 1, got 0"):
-        read(tmp_path / "a.obj", points=0)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "a.obj", **option)
+
+
+def test_item_of_a_file_of_one_cloud(tmp_path):
+    (tmp_path / "a.txt").write_text("1 2 3\n")
+    assert len(read(tmp_path / "a.txt", item=0)) == 1
+    with pytest.raises(FileFormatError, match="item 7 is none"):
+        read(tmp_path / "a.txt", item=7)
+
+
+@pytest.mark.parametrize("path", ["a" * 5000 + ".ply", "a\0.ply"])
+def test_path_that_no_file_can_have(path):
+    with pytest.raises((InputError, MissingFileError), match=r"characters: |no such file"):
+        read(path)
 
 
 def test_mesh_without_faces(tmp_path):

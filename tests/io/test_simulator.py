@@ -377,10 +377,12 @@ def test_wrong_arguments_are_named():
     good = SENSORS["lidar32"]
     wrong = {
         "elevations": [(), (1.0, 0.0), (0.0, 95.0)],
-        "azimuth_steps": [0],
-        "dropout": [-0.1, 1.1],
-        "range_noise": [-1.0],
-        "max_range": [0.5],
+        "azimuth_steps": [0, 90.5, 10**9],
+        "height": [0.0, -1.0, np.nan, np.inf, "tall"],
+        "dropout": [-0.1, 1.1, np.nan],
+        "range_noise": [-1.0, np.nan, np.inf, 1e6],
+        "max_range": [0.5, np.nan, np.inf, 1e300],
+        "min_range": [-0.5, np.nan],
     }
     for field, values in wrong.items():
         for value in values:

@@ -105,7 +105,10 @@ def test_ply_columns_of_integers_that_hold_something_else(tmp_path):
     ("rows", "message"),
     [
         ("1.0000 2.0000 3\n4 5 6\n", "says 3 rows of vertex, 2 are there"),
-        ("1.00 2 3\n4 5\n7 8 9\n", "rows of vertex: .*requires 3 columns but 2 were found"),
+        (
+            "1.00 2 3\n4 5\n7 8 9\n",
+            "rows of vertex: .*requires 3 columns but 2 were found at row 1 ",
+        ),
         ("1 2 3 4\n" * 3, "rows of vertex: .*requires 3 columns but 4 were found"),
         ("1 2 z\n" * 3, "rows of vertex: .*: could not convert string .*z"),
     ],

@@ -83,6 +83,10 @@ def test_success_replaces_the_old_file_and_leaves_nothing_else(tmp_path):
         ((np.zeros((4, 3)), np.zeros(3, int)), "3 labels for 4 points"),
         ((np.zeros((4, 3)), np.full(4, 0.5)), "4 of 4 are not, the first is 0.5 at row 0"),
         ((np.zeros((4, 3)), None, np.zeros((3, 3))), r"shape \[4, 3\], got shape \[3, 3\]"),
+        ((np.zeros((1, 3)), None, [[0, 256, 1]]), r"in 0\.\.255: 1 do not, the first is 256"),
+        ((np.zeros((1, 3)), None, [[0, -1, 1]]), "the first is -1"),
+        ((np.zeros((1, 3)), None, [[0.5, -0.1, np.nan]]), r"in 0\.\.1: 2 do not, .* -0\.1"),
+        ((np.zeros((1, 3)), None, [[0.5, np.nan, 1.0]]), "the first is nan"),
     ],
 )
 def test_wrong_arguments_write_nothing(tmp_path, arguments, message):

@@ -79,3 +79,9 @@ def test_classes_are_integers(dtype):
 
 def test_predictions_without_truth_may_be_anything():
     assert confusion(np.array([-1, 5]), np.array([9, 9]), 3).sum() == 0
+
+
+@pytest.mark.parametrize(("number", "limit"), [(10**6, "at most 4,096"), (2.0, "an integer")])
+def test_numbers_of_classes_out_of_range(number, limit):
+    with pytest.raises(InputError, match=f"num_classes.* {limit}"):
+        confusion(np.zeros(1, int), np.zeros(1, int), number)

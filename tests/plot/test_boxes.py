@@ -78,7 +78,9 @@ def test_png(tmp_path, positions):
     again = detection_png(tmp_path / "c.png", positions, found, truth, NAMES, ap={"car": "AP 0.5"})
     assert again.read_bytes() == both.read_bytes()
     empty = detection_png(tmp_path / "d.png", np.zeros((0, 3)), found, None, NAMES)
-    assert empty.stat().st_size > 1000
+    assert colored(empty, car) > 300
+    none = detection_png(tmp_path / "e.png", np.zeros((0, 3)), None, None, NAMES)
+    assert none.stat().st_size > 1000
 
 
 def test_page(tmp_path, positions):

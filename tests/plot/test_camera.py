@@ -76,5 +76,7 @@ def test_unknown_axis_or_view():
         compose(np.zeros((1, 3)), "x")
     with pytest.raises(InputError, match="origin_view"):
         compose(np.zeros((1, 3)), origin_view="left")
+    with pytest.raises(InputError, match="origin_view"):
+        compose(np.zeros((1, 3)), origin_view=(np.nan, 3))
     with pytest.raises(InputError, match="elevation"):
         compose(np.zeros((1, 3)), origin_view=(0, 90))

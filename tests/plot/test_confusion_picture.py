@@ -25,5 +25,7 @@ def test_many_classes_are_small_and_without_text(tmp_path, rng):
 
 
 def test_wrong_shapes(tmp_path):
-    with pytest.raises(InputError, match=r"matrix of shape \[2, 2\] for 3 classes"):
+    with pytest.raises(InputError, match=r"matrix of float64 \[2, 2\] for 3 classes"):
         confusion_png(tmp_path / "a.png", np.zeros((2, 2)), ["a", "b", "c"])
+    with pytest.raises(InputError, match="finite counts of at least 0"):
+        confusion_png(tmp_path / "a.png", np.full((1, 1), np.nan), ["a"])

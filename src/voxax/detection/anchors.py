@@ -127,13 +127,17 @@ def anchor_boxes(
       shape: numbers of cells, ``(X, Y)``.
 
     Raises:
-      InputError: there are no anchors, or a number of cells is not positive.
+      InputError: there are no anchors, a number of cells is not positive, or ``low`` is not below
+        ``high``.
     """
     shape = check_integers("shape", shape, 2)
     if min(shape) < 1 or not anchors:
         raise InputError(
             f"{len(anchors)} anchors on a grid of {shape} cells: give at least one of each"
         )
+    low, high = check_numbers("low", low, 2), check_numbers("high", high, 2)
+    if low[0] >= high[0] or low[1] >= high[1]:
+        raise InputError(f"low={low} and high={high}: a region begins below its end on each axis")
     rows = [
         (anchor.bottom + anchor.size[2] / 2, *anchor.size, yaw)
         for anchor in anchors

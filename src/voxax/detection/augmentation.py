@@ -141,7 +141,7 @@ def augment(
       offset_sigma: standard deviation of the shift in meters, one for all axes or ``[3]``.
 
     Raises:
-      InputError: wrong shapes, invalid boxes, or a number out of range.
+      InputError: wrong shapes, invalid boxes, a number out of range, or ``rng`` is no generator.
     """
     low, high = scales
     if not 0 < low <= high < math.inf:
@@ -153,6 +153,7 @@ def augment(
         raise InputError(f"offset_sigma={offset_sigma} must be at least 0 and finite")
     for axis in flips:
         _check_axis(axis)
+    _check_generator(rng)
     points, boxes = _copies(points, boxes)
     for axis in flips:
         if rng.random() < 0.5:
@@ -165,6 +166,14 @@ def augment(
 def _check_axis(axis: int) -> None:
     if axis not in (0, 1):
         raise InputError(f"axis={axis}: give 0 to mirror x, or 1 to mirror y")
+
+
+def _check_generator(rng: object) -> None:
+    if not isinstance(rng, np.random.Generator):
+        raise InputError(
+            f"rng={rng!r:.80} must be a numpy.random.Generator: make one with "
+            "numpy.random.default_rng(seed)"
+        )
 
 
 def _copies(points: Any, boxes: Any) -> Scene:
@@ -244,9 +253,10 @@ class ObjectBank:
           Points, boxes and classes of the new scene; the rows of the added objects come last.
 
         Raises:
-          InputError: wrong shapes, invalid boxes, a class without objects in the bank, or other
-            numbers of columns than in the bank.
+          InputError: wrong shapes, invalid boxes, a class without objects in the bank, other
+            numbers of columns than in the bank, or ``rng`` is no generator.
         """
+        _check_generator(rng)
         points, boxes, classes = _checked(points, boxes, classes)
         self._check_columns(points, boxes)
         added: list[CutOut] = []

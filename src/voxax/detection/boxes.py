@@ -259,7 +259,10 @@ def check_numbers(name: str, values: Sequence[float], number: int) -> tuple[floa
     Raises:
       InputError: there are fewer or more values, or one is not finite. The message has `name`.
     """
-    array = np.asarray(values, np.float64)
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):  # text, or rows of different lengths
+        array = np.full(0, np.nan)
     if array.shape != (number,) or not np.isfinite(array).all():
         raise InputError(f"{name}={values}: give {number} finite numbers")
     return tuple(array.tolist())

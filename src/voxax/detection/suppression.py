@@ -55,7 +55,8 @@ def nms(
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``, the boxes of one scene; use ``jax.vmap`` for several scenes.
       scores: ``float[N]``. Among equal scores the lower row is selected first.
-      iou_threshold: number in 0..1. A box is suppressed if its IoU with a selected box is greater.
+      iou_threshold: number in 0..1, which may be traced. A box is suppressed if its IoU with a
+        selected box is greater.
       max_selected: static number of results, at least 1.
       classes: ``int[N]``, the class of each box. Only boxes of the same class suppress each other.
         None compares all boxes.
@@ -72,7 +73,7 @@ def nms(
         range, ``overlap`` is unknown, or values are invalid (checked unless they are traced).
     """
     check_known("overlap", overlap, get_args(NmsOverlap))
-    if not 0 <= iou_threshold <= 1:
+    if not _compat.is_traced(iou_threshold) and not 0 <= iou_threshold <= 1:
         raise InputError(f"iou_threshold={iou_threshold} must lie in 0..1")
     rows = jnp.asarray(boxes)
     check_table(rows, "boxes")

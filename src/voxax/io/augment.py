@@ -41,8 +41,14 @@ def compose(transforms: Sequence[Transform]) -> Transform:
     """Return one transform that applies all `transforms` in order, with the same generator.
 
     If all `transforms` can be pickled, the result can be pickled and sent to worker processes.
+
+    Raises:
+      InputError: one of `transforms` is no function.
     """
-    return _Composed(tuple(transforms))
+    steps = tuple(transforms)
+    for step in steps:
+        _check(callable(step), "transforms must be functions of (cloud, rng)", step)
+    return _Composed(steps)
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ def crop(
     _check_draw(rng)
     if (size is None) == (radius is None):
         raise InputError(f"crop needs either size or radius, got size={size}, radius={radius}")
-    edges = np.asarray(np.inf if size is None else size, np.float64)
+    edges = _as_floats(np.inf if size is None else size)
     _check(edges.shape in ((), (3,)), "size must be one number or [3]", size)
     _check(bool((edges > 0).all()), "size must be positive", size)
     reach = math.inf if radius is None else radius
@@ -248,8 +254,9 @@ def elastic_distortion(
     """
     _check_draw(rng, probability)
     for pair in pairs:
-        fine = len(pair) == 2 and 0 < pair[0] < math.inf and 0 <= pair[1] < math.inf
-        _check(fine, "pairs must be of a granularity > 0 and a magnitude >= 0", tuple(pair))
+        sizes = _as_floats(pair)
+        fine = sizes.shape == (2,) and 0 < sizes[0] < math.inf and 0 <= sizes[1] < math.inf
+        _check(bool(fine), "pairs must be of a granularity > 0 and a magnitude >= 0", pair)
     if rng.random() >= probability or not len(cloud):
         return cloud
     positions = cloud.positions
@@ -434,7 +441,10 @@ def polarmix(
         if each.labels is None:
             raise InputError(f"{each.source or 'a cloud'} has no labels, which polarmix needs")
     assert other.labels is not None
-    objects = other.select(np.isin(other.labels, np.asarray(pasted, np.int32)))
+    chosen = np.asarray(pasted)
+    fine = chosen.ndim == 1 and (not chosen.size or chosen.dtype.kind in "iu")
+    _check(fine, "pasted must be integers, labels of objects", pasted)
+    objects = other.select(np.isin(other.labels, chosen))
     third = 2 * math.pi / 3
     turns = 0.0, rng.uniform(0, third), rng.uniform(third, 2 * third)
     if rng.random() < probability:
@@ -580,8 +590,16 @@ def transform(cloud: PointCloud, matrix: ArrayLike, center: ArrayLike = SENSOR) 
     return replace(cloud, positions=positions, attributes=attributes)
 
 
+def _as_floats(values: ArrayLike) -> np.ndarray:
+    """Return `values` as float64; an array without an axis of NaN if they are no numbers."""
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        return np.array(np.nan)
+
+
 def _center(center: ArrayLike) -> np.ndarray:
-    middle = np.asarray(center, np.float64)
+    middle = _as_floats(center)
     _check(middle.shape == (3,), "center must have shape [3]", center)
     return middle
 

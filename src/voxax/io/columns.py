@@ -90,9 +90,9 @@ def cloud_from_columns(
         positions = named.array(POSITION_ARRAYS)
         if positions is None:
             missing = [name for name in POSITION if named.find(name) is None]
+            what = f"no column {', '.join(missing)}" if missing else "no numbers as x, y, z"
             raise FileFormatError(
-                f"{source} has no column {', '.join(missing)}; its columns are "
-                f"{', '.join(columns) or 'none'}"
+                f"{source} has {what}; its columns are {', '.join(columns) or 'none'}"
             )
         if positions.ndim == 2 and positions.shape[1] > 3:
             for column in range(3, positions.shape[1]):
@@ -384,7 +384,8 @@ def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
     - ``red``, ``green``, ``blue``: three neighboring columns of whole numbers from 0 to 255, of
       which at least one number is 32 or more. If there are several such triples, each of the three
       columns must have such a number.
-    - ``alpha``: a column of 255 after the colors.
+    - ``alpha``: a column of 255 after one triple of whole numbers from 0 to 255, whose last column
+      has others too. This triple is the colors then, even if all its numbers are below 32.
     - ``column_3``, ``column_4`` and so on, by index: all other columns. Normals and colors get
       such names too if more than one triple remains for them.
     """
@@ -393,13 +394,20 @@ def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
     normals = [start for start, triple in triples.items() if _are_unit(triple)]
     if len(normals) == 1:
         names[normals[0] : normals[0] + 3] = "nx", "ny", "nz"
-    colors = [start for start, triple in triples.items() if _are_bytes(triple)]
-    if len(colors) > 1:
-        colors = [start for start in colors if min(map(np.max, triples[start])) >= A_COLOR]
-    opaque = [start for start in colors if np.all(columns[start + 2] == A_BYTE)]
-    if len(colors) > 1 and opaque == colors[1:2]:
-        names[colors[0] + 3] = "alpha"
-        colors = colors[:1]
+    opaque = [
+        start
+        for start, triple in triples.items()
+        if _are_bytes(triple)
+        and [np.all(one == A_BYTE) for one in columns[start + 2 : start + 4]] == [False, True]
+    ]
+    if len(opaque) == 1:
+        names[opaque[0] + 3] = "alpha"
+        colors = opaque
+    else:
+        # Smaller values are classes or numbers of laser returns.
+        colors = [s for s, t in triples.items() if _are_bytes(t) and max(map(np.max, t)) >= A_COLOR]
+        if len(colors) > 1:
+            colors = [start for start in colors if min(map(np.max, triples[start])) >= A_COLOR]
     if len(colors) == 1:
         names[colors[0] : colors[0] + 3] = "red", "green", "blue"
     return tuple(names)
@@ -419,5 +427,4 @@ def _are_bytes(triple: Sequence[np.ndarray]) -> bool:
             part = column[rows]
             if not np.all((part >= 0) & (part <= A_BYTE) & (part == np.rint(part))):
                 return False
-    # Smaller values are classes or numbers of laser returns.
-    return max(map(np.max, triple)) >= A_COLOR
+    return True

@@ -29,7 +29,14 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")
     found = Path(path).expanduser()
-    if not found.exists():
+    try:
+        exists = found.exists()
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:  # it is too long, or has a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"path={path!r:.80} of {len(str(found))} characters: {reason}") from error
+    if not exists:
         raise MissingFileError(f"no such file: {found} (looked in {found.absolute().parent})")
     if not found.is_file():
         raise FileFormatError(f"{found} is not a file: give the path of one scan")
@@ -129,12 +136,16 @@ def check_unpacked(path: Path, claimed: int) -> None:
     The limit is :func:`unpacked_limit` of the file's size. Call this before you allocate memory for
     the content.
     """
+    if not 0 <= claimed <= unpacked_limit(path.stat().st_size):
+        raise _too_large(path, f"says that it holds {claimed} bytes")
+
+
+def _too_large(path: Path, said: str) -> FileFormatError:
     stored = path.stat().st_size
-    if not 0 <= claimed <= unpacked_limit(stored):
-        raise FileFormatError(
-            f"{path} of {stored} bytes says that it holds {claimed} bytes: at most "
-            f"{unpacked_limit(stored)} are unpacked, {MOST_UNPACKED} times a file and 32 MiB"
-        )
+    return FileFormatError(
+        f"{path} of {stored} bytes {said}: at most {unpacked_limit(stored)} are unpacked, "
+        f"{MOST_UNPACKED} times a file and 32 MiB"
+    )
 
 
 @contextmanager
@@ -153,7 +164,7 @@ def unpacked(path: Path) -> Iterator[Path]:
         with reading(path, "GZIP"), gzip.open(path) as packed, inside.open("wb") as out:
             while block := packed.read(BLOCK):
                 if out.tell() + len(block) > limit:
-                    check_unpacked(path, out.tell() + len(block))
+                    raise _too_large(path, f"holds more than {limit} bytes")
                 out.write(block)
         if inside.stat().st_size == 0:
             raise FileFormatError(f"{path} is empty (0 bytes) inside")

@@ -12,6 +12,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from voxax.errors import FileFormatError
+from voxax.io.arrays import chosen_items
 from voxax.io.decoding import GZIP, existing_file, unpacked
 from voxax.io.e57 import read_e57
 from voxax.io.hdf5 import read_hdf5
@@ -52,6 +53,8 @@ READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     ".ply": read_ply,
     **dict.fromkeys((".obj", ".stl", ".off", ".glb"), read_mesh),
 }
+# Their files can have several clouds, from which the option `item` selects.
+READERS_OF_SEVERAL = (read_npz, read_npy, read_hdf5, read_torch, read_e57, read_ptx)
 LABEL_READERS: dict[str, LabelReader] = {
     PACKED_LABELS: read_packed_labels,
     ".npy": read_npy_labels,
@@ -125,8 +128,9 @@ def read(
     Raises:
       FileFormatError: a file is missing (then also a FileNotFoundError), empty, broken or of an
           unknown format; the number of labels differs from the number of points; or the number
-          of columns is unclear.
-      InputError: `points` is not positive.
+          of columns is unclear; or the file has no cloud `item`.
+      InputError: `points` is not in 1..2**27, `seed` or `item` is negative, one of them is not an
+          integer, `columns` are no names or number, or `path` is too long.
       MissingExtraError: the library for this format is not installed.
     """
     found = existing_file(path)
@@ -137,8 +141,11 @@ def read(
         columns = len(KITTI_FIELDS) if extension == ".bin" else None
     own = label_field if labels is None else None
     options = ReadOptions(checked_columns(columns), own, delimiter, item, points, seed)
+    reader = READERS[extension.removesuffix(GZIP)]
+    if reader not in READERS_OF_SEVERAL:
+        chosen_items(item, 1, str(found))
     with unpacked(found) as plain:
-        cloud = READERS[extension.removesuffix(GZIP)](plain, options)
+        cloud = reader(plain, options)
     if plain != found:
         cloud = replace(cloud, source=str(found))
     finite = np.isfinite(cloud.positions)

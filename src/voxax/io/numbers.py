@@ -78,6 +78,18 @@ def plain(text: bytes) -> bytes:
     return _NAN.sub(b"nan", _INFINITY.sub(b"inf", text))
 
 
+def row_error(error: Exception, first: int) -> str:
+    """Return the message of ``np.loadtxt`` with rows counted from 0; `first` rows came before."""
+
+    def counted(match: re.Match[str]) -> str:
+        # NumPy counts from 0 only if it names the column too.
+        return f"at row {int(match[1]) + first - (match[2] is None)}{match[2] or ''}"
+
+    # The text after a semicolon is NumPy's advice to programmers.
+    why = str(error).partition(";")[0][:200]
+    return re.sub(r"\bat row (\d+)\b(, column)?", counted, why)
+
+
 def _chunks(text: bytes | mmap, begin: int) -> Iterator[bytes]:
     while begin < len(text):
         end = text.find(b"\n", begin + _CHUNK)
@@ -102,6 +114,5 @@ def _table(path: Path, chunk: bytes, kinds: Sequence[np.dtype], first: int) -> n
             try:
                 return np.loadtxt(io.StringIO(text), dtype, comments=None, ndmin=1)
             except (ValueError, OverflowError, Warning) as error:
-                # The text after a semicolon is NumPy's advice to programmers.
-                why = str(error).partition(";")[0][:200]
-    raise FileFormatError(f"{path} is broken or cut short: {why}, rows counted from {first} on")
+                why = row_error(error, first)
+    raise FileFormatError(f"{path} is broken or cut short: {why} (counted from 0)")

@@ -1,13 +1,15 @@
 """Options of the file readers: information that the file itself does not contain."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-from voxax.errors import InputError
+from voxax._limits import Limit
+from voxax.errors import InputError, check_whole
 
 SAMPLED_POINTS = 200_000
+POINTS = Limit(2**27, "each takes about 200 bytes of memory")
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class ReadOptions:
     item: int | None = None
     points: int = SAMPLED_POINTS
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        POINTS.check("points", check_whole("points", self.points))
+        check_whole("seed", self.seed, 0)
+        if self.item is not None:
+            check_whole("item", self.item, 0)
 
 
 DEFAULT = ReadOptions()
@@ -41,7 +49,7 @@ def checked_columns(
     if isinstance(columns, SupportsIndex):
         number = found = operator.index(columns)
     else:
-        found = tuple(columns)
+        found = tuple(columns) if isinstance(columns, Iterable) else (columns,)
         number = len(found)
         if not all(isinstance(name, str) for name in found):
             raise InputError(f"columns must be names, or their number, got {columns!r}")

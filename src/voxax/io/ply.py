@@ -25,11 +25,11 @@ from numpy.typing import ArrayLike
 
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
-from voxax.io.columns import COLOR, cloud_from_columns, find_name, free_name
+from voxax.io.columns import A_BYTE, COLOR, cloud_from_columns, find_name, free_name
 from voxax.io.decoding import MissingFileError, check_columns, check_count, reading
 from voxax.io.numbers import number_rows, plain, whole
 from voxax.io.options import ReadOptions
-from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
+from voxax.io.point_cloud import PointCloud, as_labels
 from voxax.io.surface import fan_owners, fan_triangles, sample_surface, strip_triangles
 
 # Largest header, with comments. A file without end_header in its first so many bytes is no PLY.
@@ -302,11 +302,14 @@ def write_ply(
       path: the file to write, with a name that ends in ``.ply``; an existing file is replaced.
       positions: the points, [N, 3]. float64 is written as ``double``, other types as ``float``.
       labels: integers [N], written as the int column ``label``; None writes no labels.
-      colors: [N, 3], uint8, or floats in 0..1, written as ``red green blue``; None writes none.
+      colors: [N, 3], integers in 0..255, or floats in 0..1, written as ``red green blue``; None
+        writes none.
 
     Raises:
-      InputError: a shape or a length is wrong, or the name does not end in ``.ply``.
+      InputError: a shape or a length is wrong, a color is out of range, or the name does not end in
+        ``.ply``.
       MissingFileError: the folder does not exist.
+      OSError: the file cannot be written, or is a folder.
       MissingExtraError: plyfile is not installed.
     """
     target = Path(path).expanduser()
@@ -325,7 +328,14 @@ def write_ply(
                 f"colors must be numbers of shape {list(cloud.positions.shape)}, "
                 f"got shape {list(rgb.shape)} and dtype {rgb.dtype}"
             )
-        rgb = to_uint8(rgb)
+        top = 1 if rgb.dtype.kind == "f" else A_BYTE
+        wrong = ~((rgb >= 0) & (rgb <= top))
+        if wrong.any():
+            raise InputError(
+                f"colors of {rgb.dtype} must lie in 0..{top}: {wrong.sum()} do not, the first is "
+                f"{rgb[wrong][0]}"
+            )
+        rgb = np.rint(rgb * (A_BYTE / top)).astype(np.uint8)
         columns |= {name: ("u1", rgb[:, axis]) for axis, name in enumerate(COLOR)}
     if cloud.labels is not None:
         columns["label"] = ("i4", cloud.labels)

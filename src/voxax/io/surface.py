@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from voxax.errors import FileFormatError, InputError
+from voxax.errors import FileFormatError
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -34,8 +34,6 @@ def sample_surface(
       perpendicular to the triangle.
     """
     points, source = options.points, vertices.source
-    if points < 1:
-        raise InputError(f"points must be at least 1, got {points}")
     if len(triangles) == 0:
         raise FileFormatError(
             f"{source} has no faces: it is empty, cut short, or holds only points"

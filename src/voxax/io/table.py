@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
-from voxax.io.columns import cloud_from_columns
+from voxax.io.columns import POSITION, cloud_from_columns, find_name
 from voxax.io.decoding import check_unpacked, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
@@ -39,6 +39,10 @@ def read_table(path: Path, options: ReadOptions) -> PointCloud:
             for name, column in zip(table.column_names, table.columns, strict=True)
             if (values := _numbers(arrow, column)) is not None
         }
+        for axis in POSITION:
+            name = find_name(table.column_names, axis)
+            if name is not None and name not in columns:
+                raise _no_numbers(path, table, name)
         return cloud_from_columns(columns, str(path), options.label_field)
 
 
@@ -60,8 +64,7 @@ def read_table_columns(
         for name in numbers:
             values = _numbers(arrow, table.column(name))
             if values is None or values.ndim != 1:
-                kind = table.column(name).type
-                raise FileFormatError(f"{path}: column {name} holds {kind}, no numbers")
+                raise _no_numbers(path, table, name)
             found[name] = values
         for name in texts:
             column = table.column(name)
@@ -70,6 +73,10 @@ def read_table_columns(
                 raise FileFormatError(f"{path}: column {name} holds {column.type}, no text")
             found[name] = np.array(column.to_pylist(), dtype=object)
         return found
+
+
+def _no_numbers(path: Path, table: Any, name: str) -> FileFormatError:
+    return FileFormatError(f"{path}: column {name} holds {table.column(name).type}, no numbers")
 
 
 @contextmanager

@@ -10,9 +10,10 @@ import re
 import warnings
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from voxax.io.columns import (
     shown_names,
 )
 from voxax.io.decoding import reading
+from voxax.io.numbers import row_error
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -235,7 +237,7 @@ def _columns(path: Path, stream: BinaryIO, layout: _Layout) -> dict[str, np.ndar
     for block in _blocks(stream):
         table = _parsed(path, block, layout, used, rows)
         rows += len(table)
-        for column, part in enumerate(parts):
+        for column, part in zip(used, parts, strict=True):
             part.append(np.array(table[f"f{column}"]))
     if layout.count is not None and rows < layout.count:
         raise FileFormatError(
@@ -261,28 +263,26 @@ def _blocks(stream: BinaryIO) -> Iterator[str]:
 def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
     """Parse a `block` of lines with N points; return the columns `used` as a structured array [N].
 
-    Field ``f0`` has the column with the index ``used[0]``, and so on. `rows` is the number of
-    points before the block, for messages.
+    Field ``f3`` has the column with the index 3, and so on. `rows` is the number of points before
+    the block, for messages.
     """
     told = {
         "delimiter": layout.delimiter or None,
-        "usecols": used,
         "comments": None,
         "quotechar": '"' if layout.quoted else None,
         "ndmin": 1,
     }
-    dtypes = [layout.dtypes[column] for column in used]
-    try:
+
+    def exact(text: io.StringIO | list[str], dtypes: dict[int, Any], **more: Any) -> Any:
         with warnings.catch_warnings():
             # Without this, NumPy would round fractions in a column of whole numbers.
             warnings.simplefilter("error", DeprecationWarning)
-            return np.loadtxt(
-                io.StringIO(block),
-                dtype=[(f"f{k}", dtype) for k, dtype in enumerate(dtypes)],
-                **told,
-            )
-    except (ValueError, DeprecationWarning):
-        pass
+            return np.loadtxt(text, [(f"f{k}", kind) for k, kind in dtypes.items()], **told, **more)
+
+    width, kinds = len(layout.dtypes), {k: layout.dtypes[k] for k in used}
+    # Without usecols, NumPy refuses lines with more columns. One character of a word is enough.
+    with suppress(ValueError, DeprecationWarning):
+        return exact(io.StringIO(block), {k: kinds.get(k, "U1") for k in range(width)})
     lines = [
         line
         for line in block.splitlines()
@@ -291,8 +291,9 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
         # Each scan of a .pts begins with its number of points.
         and not WHOLE.fullmatch(line.strip())
     ]
+    floats = [(f"f{k}", np.float64) for k in used]
     if not lines:
-        return np.zeros(0, [(f"f{k}", np.float64) for k in range(len(used))])
+        return np.zeros(0, floats)
 
     def number(field: str) -> float:
         value = _number(field, layout.delimiter)
@@ -300,14 +301,19 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
             raise ValueError(f"{field[:60]!r} is no number")
         return value
 
+    for row, line in enumerate(lines, rows):
+        more = _split(line, layout.delimiter)[width:]
+        # Words after the last column are left out, as a column of words is.
+        words = [field in MISSING or _number(field, layout.delimiter) is None for field in more]
+        if not all(words):
+            raise FileFormatError(
+                f"{path} has {width} columns, and {width + len(more)} at row {row} (counted from 0)"
+            )
+    with suppress(ValueError, DeprecationWarning):
+        return exact(lines, kinds, usecols=used)
     try:
-        return np.loadtxt(
-            lines,
-            dtype=[(f"f{k}", np.float64) for k in range(len(used))],
-            converters=number,
-            **told,
-        )
+        return np.loadtxt(lines, floats, converters=number, usecols=used, **told)
     except ValueError as error:
         raise FileFormatError(
-            f"cannot read {path} as text: {error} (rows counted from {rows} on)"
+            f"cannot read {path} as text: {row_error(error, rows)} (counted from 0)"
         ) from error

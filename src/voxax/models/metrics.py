@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from voxax.errors import InputError
+from voxax._limits import CLASSES
+from voxax.errors import InputError, check_whole
 
 
 def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int) -> np.ndarray:
@@ -15,12 +16,14 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
     Args:
       truth: ``int[N]``; entries outside the classes are left out. None gives a matrix of zeros.
       prediction: ``int[N]``, 0 to ``num_classes - 1``.
-      num_classes: number of classes.
+      num_classes: number of classes, at most 4096.
 
     Raises:
-      InputError: the lengths differ, a prediction of an entry that counts is outside the classes,
-        or the arrays are not integers.
+      InputError: ``num_classes`` is out of range or no integer, the lengths differ, a prediction of
+        an entry that counts is outside the classes, or the arrays are not integers.
     """
+    num_classes = check_whole("num_classes", num_classes)
+    CLASSES.check("num_classes", num_classes)
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
     if truth.shape != prediction.shape:

@@ -152,6 +152,8 @@ def _camera_direction(
         azimuth, elevation = (float(angle) for angle in origin_view)
     except (TypeError, ValueError):
         raise wrong from None
+    if not np.isfinite(azimuth):
+        raise wrong
     if not -90 < elevation < 90:
         raise InputError(f"origin_view's elevation must be within (-90, 90), not {elevation}.")
     return azimuth, elevation

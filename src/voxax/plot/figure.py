@@ -76,7 +76,8 @@ def segmentation_png(
           view from above, -90 its lower edge.
 
     Raises:
-      InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
+      InputError: shapes, lengths or dtypes do not fit, `up` is unknown, or `origin_view` is not
+        two finite angles.
       MissingExtraError: matplotlib is not installed.
       OSError: the file cannot be written.
     """
@@ -566,7 +567,7 @@ def detection_png(
     Args:
       path: the PNG file, which is written atomically.
       positions: [N, 3] floats, meters, z up. Rows with a coordinate that is not finite are not
-          drawn. N may be 0.
+          drawn. N may be 0; then only the boxes are drawn.
       found: detected boxes with class names and scores, or None.
       truth: true boxes with class names, or None if unknown.
       class_names: the names of all classes. The color of a class depends on its name.
@@ -584,9 +585,13 @@ def detection_png(
     kinds = box_kinds(found, truth, class_names, min_score)
     cloud = checked_positions(positions)
     cloud = cloud[np.isfinite(cloud).all(axis=1)].astype(np.float64)
-    scene = thinned(compose(cloud))
+    # Without points, the boxes alone decide what the views show.
+    alone = [kind.corners.reshape(-1, 3) for kind in kinds if not len(cloud)]
+    scene = thinned(compose(np.concatenate([cloud, *alone])))
     width = (WIDTH - 2 * MARGIN - GAP) // 2
     views = views_of(scene, width, 1.0)
+    if alone:
+        views = tuple(replace(view, raster=None) for view in views)
     height = max(view.height for view in views)
 
     facts = [f"{len(positions):,} points"]
@@ -604,7 +609,7 @@ def detection_png(
     for number, view in enumerate(views):
         x, perspective = MARGIN + number * (width + GAP), number == 1
         top = draw_panel(sheet, (x, y), view, scene, color, perspective=perspective, height=height)
-        if view.raster is not None:
+        if len(scene.points):
             panel = (x, top, width, view.height)
             _draw_boxes(sheet, panel, scene, view, kinds, perspective)
     sheet.legend(y + height + 10, entries)
@@ -679,15 +684,16 @@ def confusion_png(
       title: heading of the picture.
 
     Raises:
-      InputError: ``matrix`` has a wrong shape or a negative count.
+      InputError: ``matrix`` has a wrong shape, or a count that is negative or not finite.
       MissingExtraError: matplotlib is not installed.
       OSError: the file cannot be written.
     """
     counts = np.asarray(matrix)
-    if counts.shape != (len(class_names),) * 2 or counts.min(initial=0) < 0:
+    fine = counts.dtype.kind in "biuf" and np.isfinite(counts).all() and counts.min(initial=0) >= 0
+    if counts.shape != (len(class_names),) * 2 or not fine:
         raise InputError(
-            f"matrix of shape {list(counts.shape)} for {len(class_names)} classes: give counts, "
-            "one row and one column for each class"
+            f"matrix of {counts.dtype} {list(counts.shape)} for {len(class_names)} classes: give "
+            "finite counts of at least 0, one row and one column for each class"
         )
     kept = np.flatnonzero(counts.sum(0) + counts.sum(1)).tolist()
     counts, names = counts[np.ix_(kept, kept)], [class_names[k] for k in kept]

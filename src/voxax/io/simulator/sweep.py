@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from voxax._limits import Limit
 from voxax.detection.objects import Objects
-from voxax.errors import InputError
+from voxax.errors import InputError, check_whole
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.point_cloud import PointCloud
 from voxax.io.simulator.solids import (
@@ -31,6 +32,9 @@ from voxax.io.simulator.solids import (
 from voxax.io.simulator.street import StreetScene, check_seed, street_scene
 
 Rng = np.random.Generator
+RAYS = Limit(2**24, "each ray takes about 300 bytes of memory")
+METERS = Limit(1e9, "no LiDAR reaches farther")
+PROBABILITY = Limit(1.0, "it is a probability")
 
 
 class RayGrid(NamedTuple):
@@ -60,7 +64,8 @@ class Sensor:
     Attributes:
       name: the name of the sensor, which is a part of a sweep's ``source``.
       elevations: the elevation angles of the beams in degrees, ascending; ring 0 is the lowest.
-      azimuth_steps: the number of firings of all beams per revolution.
+      azimuth_steps: the number of firings of all beams per revolution; a revolution has at most
+        2**24 rays.
       height: the height of the sensor above the ground in meters.
       max_range: the largest distance that is measured, in meters.
       range_noise: the standard deviation of the measured distance in meters.
@@ -82,18 +87,26 @@ class Sensor:
     min_range: float = 0.8
 
     def __post_init__(self) -> None:
-        angles, reach = np.asarray(self.elevations, np.float64), (self.min_range, self.max_range)
+        check_whole("sensor azimuth_steps", self.azimuth_steps)
+        for name in ("height", "min_range", "max_range", "range_noise"):
+            METERS.check(f"sensor {name}", getattr(self, name), 0)
+        PROBABILITY.check("sensor dropout", self.dropout, 0)
+        try:
+            angles = np.asarray(self.elevations, np.float64)
+        except (TypeError, ValueError):
+            angles = np.zeros(0)
+        reach = self.min_range, self.max_range
         ascending = angles.ndim == 1 and len(angles) > 0 and (np.diff(angles) > 0).all()
         for is_fine, rule, given in (
             (ascending, "elevations must be ascending angles", self.elevations),
             ((np.abs(angles) < 90.0).all(), "elevations must lie within -90..90", self.elevations),
-            (self.azimuth_steps >= 1, "azimuth_steps must be at least 1", self.azimuth_steps),
-            (0.0 <= self.dropout <= 1.0, "dropout must lie in 0..1", self.dropout),
-            (self.range_noise >= 0.0, "range_noise must not be negative", self.range_noise),
-            (0.0 <= reach[0] < reach[1], "needs 0 <= min_range < max_range", reach),
+            (self.height > 0.0, "height must be positive", self.height),
+            (reach[0] < reach[1], "needs min_range < max_range", reach),
+            (self.range_noise < reach[1], "needs range_noise < max_range", self.range_noise),
         ):
             if not is_fine:
                 raise InputError(f"sensor {rule}, got {given}")
+        RAYS.check("sensor elevations times azimuth_steps", len(angles) * self.azimuth_steps)
 
     @property
     def rings(self) -> int:
