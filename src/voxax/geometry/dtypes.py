@@ -63,11 +63,13 @@ def wide_fraction(dtype: Any) -> Any:
 def common_dtype(*dtypes: Any) -> Any:
     """Return the dtype in which operands of the given dtypes are multiplied.
 
+    Without JAX's 64-bit mode, NumPy arrays of 64 bits are multiplied in 32 bits.
+
     Raises:
       AlgorithmError: JAX has no common dtype for them, as for int4 and float32.
     """
     try:
-        return jnp.promote_types(*dtypes)
+        return jax.dtypes.canonicalize_dtype(jnp.promote_types(*dtypes))
     except ValueError as error:
         names = " and ".join(jnp.dtype(dtype).name for dtype in dtypes)
         raise AlgorithmError(
