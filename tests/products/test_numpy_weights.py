@@ -10,6 +10,7 @@ import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
 
 
+@pytest.mark.lax_promotion
 @pytest.mark.parametrize("x64", [False, True])
 def test_a_float64_weight_is_multiplied_in_the_dtype_of_jax(x64, rng, caplog):
     cells = np.argwhere(rng.random((1, 5, 5, 5)) < 0.3)
