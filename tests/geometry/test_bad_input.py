@@ -231,3 +231,14 @@ def test_a_traced_scene():
 def test_features_of_other_channels_for_a_linear_layer():
     layer = Linear(5, 2)
     complains("Linear expects 5 channels, the voxels have 3", layer, make_voxels(random_cube(50)))
+
+
+def test_a_grid_of_too_many_cells():
+    complains(r"\(10000, 10000, 10000\).*give shape=", make_voxels(ROWS).to_dense, (10**4,) * 3)
+    complains("shape=3.5", make_voxels(ROWS).to_dense, (3, 3, 3.5))
+
+
+@pytest.mark.parametrize("call", [vx.dilate, lambda v: max_pool(v, 2), Linear(3, 4)])
+def test_stacked_voxels_need_vmap(call):
+    stack = jax.tree.map(lambda x: jnp.stack([x, x]), make_voxels(ROWS))
+    complains("leading axis.*jax.vmap", call, stack)

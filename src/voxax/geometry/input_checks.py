@@ -16,6 +16,7 @@ from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.eager import as_own_array
 from voxax.geometry.row_operations import clear_rows
+from voxax.hardware.cpu import check_host_memory
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -54,6 +55,33 @@ def check_capacity(capacity: Any) -> int:
     rows = check_whole("capacity", capacity)
     _limits.ROWS.check("capacity", rows)
     return rows
+
+
+def check_candidates(operation: str, coords: Any, number: int, *, on_host: bool) -> None:
+    """Raise :class:`InputError` if there are too many candidate sites, before they take memory.
+
+    Args:
+      operation: names the operation in the message.
+      coords: ``int32[N, 1 + D]``, the rows that the candidates are made from.
+      number: number of candidates for each row.
+      on_host: whether NumPy makes the candidates, so that they must fit into the host's memory.
+    """
+    rows, width = coords.shape
+    what = f"{operation}: {rows:,} rows x {number:,} sites = {rows * number:,} candidates"
+    if rows * number > _MOST_CANDIDATES:
+        raise InputError(
+            f"{what} are more than 2**31 - 1, which 32-bit row numbers reach: take fewer sites for "
+            "each voxel, or the voxels in parts"
+        )
+    if on_host:
+        size = _CANDIDATE_BYTES * width * rows * number
+        fix = "take fewer sites for each voxel, or the voxels in parts"
+        check_host_memory(what, size, fix)
+
+
+_MOST_CANDIDATES = 2**31 - 1
+# Measured peak for each coordinate of a candidate: int32 arrays of sites, rows, keys and places.
+_CANDIDATE_BYTES = 24
 
 
 def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
