@@ -62,6 +62,12 @@ def test_voxel_size_that_is_no_length(size):
     complains("voxel_size=.*positive", host.voxelize_on_host, POSITIONS, ONES, size)
 
 
+@pytest.mark.parametrize("size", ["0.1", ("0.1",) * 3, 1j, [[1], [2, 3]]])
+def test_lengths_that_are_no_numbers(size):
+    complains("voxel_size=.*must be a number", vx.voxelize, POSITIONS, ONES, size)
+    complains("origin=.*must be a number", vx.voxelize, POSITIONS, ONES, 0.1, origin=size)
+
+
 def test_positions_too_far_away():
     far = np.array([[0, 0, 0], [1e10, 0, 0]], np.float32)
     complains(r"row 1 .*voxel_size", vx.voxelize, far, ONES, 0.1)

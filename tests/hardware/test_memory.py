@@ -39,7 +39,7 @@ def test_sizes_beyond_the_free_memory(monkeypatch):
     facts = facts_from("test", host_memory_bytes=8 << 30, host_memory_in_use=5 << 30)
     monkeypatch.setattr(cpu, "_memory", lambda root: facts)
     cpu.check_host_memory("a grid", 3 << 30, "take less")
-    with pytest.raises(InputError, match=r"a grid, 4\.0 GiB, where 3\.0 GiB are free: take less"):
+    with pytest.raises(InputError, match=r"a grid: 4\.0 GiB .* 3\.0 are free; take less"):
         cpu.check_host_memory("a grid", 4 << 30, "take less")
     monkeypatch.setattr(cpu, "_memory", lambda root: {})
     monkeypatch.setattr(cpu, "_psutil_memory", dict)

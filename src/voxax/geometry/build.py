@@ -520,7 +520,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
     """Return the results of :func:`voxax.geometry.host.reached_sites`, computed by JAX."""
-    check_candidates(f"the map ({spec})", coords, spec.num_offsets, on_host=False)
+    check_candidates(f"the map ({spec})", coords, spec.num_offsets)
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

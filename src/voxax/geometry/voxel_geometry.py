@@ -224,7 +224,7 @@ class VoxelGeometry:
     @property
     def ndim(self) -> int:
         """Number of spatial axes, D."""
-        if len(self.coords.shape) > 2:
+        if self.coords.ndim > 2:
             raise InputError(
                 f"the coordinates of these voxels are {list(self.coords.shape)}, with a leading "
                 "axis, as if several Voxels were stacked: call the function under jax.vmap, which "

@@ -127,7 +127,7 @@ def check_host_memory(what: str, size: int, fix: str) -> None:
     free = max(facts["host_memory_bytes"].value - facts["host_memory_in_use"].value, 0)
     if size > free:
         raise InputError(
-            f"{what}, {size / 2**30:,.1f} GiB, where {free / 2**30:,.1f} GiB are free: {fix}"
+            f"{what}: {size / 2**30:,.1f} GiB are needed, and {free / 2**30:,.1f} are free; {fix}"
         )
 
 
