@@ -65,4 +65,7 @@ DEVICES = Limit(4096, "no host has more")
 VOXEL_SIZE = Limit(1e30, "a position divided by a smaller or larger one is no number of float32")
 LEAST_VOXEL_SIZE = 1e-30
 SIZES = Limit(2**20, "no layer, patch or grid of a network has more")
+MARGIN = Limit(1000.0, "capacities beyond it are padding")
+SECONDS = Limit(1e9, "it is a time in seconds")
+BYTES = Limit(2**63 - 1, "sizes are 64-bit integers")
 BLOCKS = Limit(256, "each block is a layer of its own to compile")

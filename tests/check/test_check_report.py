@@ -176,3 +176,14 @@ def test_mistake_of_the_checker_has_its_own_status(tmp_path, monkeypatch, capsys
     monkeypatch.setattr("voxax.check.check_static", fails)
     assert main(written(tmp_path)) == 3
     assert "a mistake of the checker" in capsys.readouterr().err
+    for also in ([3], [jnp.ones(3)], "ab"):
+        with pytest.raises(vx.InputError, match=r"also.*write"):
+            vx.check_static(jnp.sin, jnp.ones(3), also=also)
+
+
+def test_inputs_larger_than_memory(capsys):
+    target = f"{CASES['loop_count_tensor'].path}:loop_count_tensor"
+    assert main(["check", target, "--inputs", "f32[100000000000000]", "0.5"]) == 2
+    said = capsys.readouterr().err
+    assert "the input f32[100000000000000]" in said
+    assert "a smaller shape checks the same program" in said

@@ -187,7 +187,7 @@ def test_a_loop_that_ignores_exceptions_ends_in_silence(capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "3"])
 def test_time_limit_is_positive(seconds):
     with pytest.raises(vx.InputError, match="positive"):
         vx.check_static(jnp.sin, X, seconds=seconds)

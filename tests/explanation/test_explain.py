@@ -222,3 +222,8 @@ def test_unknown_rates_say_how_to_measure_them(monkeypatch):
 def test_a_function_without_convolutions_is_an_error():
     with pytest.raises(InputError, match="no sparse convolution"):
         vx.explain(lambda x: jnp.sin(x), weight())
+
+
+def test_a_platform_that_is_none():
+    with pytest.raises(InputError, match="unknown platform 'xpu'; known: cpu, gpu, tpu"):
+        vx.explain(loss, weight(), platform="xpu")

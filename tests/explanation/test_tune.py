@@ -228,3 +228,10 @@ def test_functions_without_convolutions_are_errors(quick):
     with pytest.raises(InputError, match="no sparse convolution"):
         vx.tune(functools.partial(jnp.add, 1.0), weight())
     assert quick.calls == []
+
+
+@pytest.mark.parametrize("budget", ["3", float("nan"), -1])
+def test_budgets_that_are_none(quick, budget):
+    with pytest.raises(InputError, match=r"budget .* must be"):
+        vx.tune(loss, weight(), budget=budget)
+    assert quick.calls == []

@@ -111,6 +111,14 @@ def test_mistakes_are_told(written, rng, tmp_path):
         export_program(model, path, capacity=8, channels=3, platform="abacus")
     with pytest.raises(vx.InputError, match="at least 1"):
         export_program(model, path, capacity=0, channels=3)
+    with pytest.raises(vx.InputError, match="dtype 'float3' is unknown"):
+        export_program(model, path, capacity=8, channels=3, dtype="float3")
+    with pytest.raises(vx.InputError, match="takes a function or a model as model, got int"):
+        export_program(5, path, capacity=8, channels=3)
+    with pytest.raises(vx.InputError, match="is a folder: give the path of a file"):
+        export_program(model, tmp_path, capacity=8, channels=3)
+    with pytest.raises(vx.InputError, match="absent is no folder: make it first"):
+        export_program(model, tmp_path / "absent" / "a", capacity=8, channels=3)
     with pytest.raises(vx.InputError, match="returns voxels, this one"):
         export_program(lambda v: v.features, tmp_path / "a", capacity=8, channels=3)
     with pytest.raises(vx.errors.FileFormatError, match="is no program"):

@@ -62,6 +62,12 @@ def test_voxel_size_that_is_no_length(size):
     complains("voxel_size=.*positive", host.voxelize_on_host, POSITIONS, ONES, size)
 
 
+@pytest.mark.parametrize("size", ["0.1", ("0.1",) * 3, 1j, [[1], [2, 3]]])
+def test_lengths_that_are_no_numbers(size):
+    complains("voxel_size=.*must be a number", vx.voxelize, POSITIONS, ONES, size)
+    complains("origin=.*must be a number", vx.voxelize, POSITIONS, ONES, 0.1, origin=size)
+
+
 def test_positions_too_far_away():
     far = np.array([[0, 0, 0], [1e10, 0, 0]], np.float32)
     complains(r"row 1 .*voxel_size", vx.voxelize, far, ONES, 0.1)
@@ -231,3 +237,14 @@ def test_a_traced_scene():
 def test_features_of_other_channels_for_a_linear_layer():
     layer = Linear(5, 2)
     complains("Linear expects 5 channels, the voxels have 3", layer, make_voxels(random_cube(50)))
+
+
+def test_a_grid_of_too_many_cells():
+    complains(r"\(10000, 10000, 10000\).*give shape=", make_voxels(ROWS).to_dense, (10**4,) * 3)
+    complains("shape=3.5", make_voxels(ROWS).to_dense, (3, 3, 3.5))
+
+
+@pytest.mark.parametrize("call", [vx.dilate, lambda v: max_pool(v, 2), Linear(3, 4)])
+def test_stacked_voxels_need_vmap(call):
+    stack = jax.tree.map(lambda x: jnp.stack([x, x]), make_voxels(ROWS))
+    complains("leading axis.*jax.vmap", call, stack)

@@ -61,3 +61,5 @@ def test_bad_arguments():
     complains("needs extent=", vx.to_bev, VOXELS, reduction="concat")
     complains(r"extent=\(3, 3\)", vx.to_bev, VOXELS, extent=(3, 3))
     complains(r"extent=\(0, 4294967296\)", vx.to_bev, VOXELS, extent=(0, 2**32))
+    wide = {"reduction": "concat", "extent": (0, 2**30)}
+    complains("beyond 32-bit row numbers.*fewer cells", vx.to_bev, VOXELS, **wide)

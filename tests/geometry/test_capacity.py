@@ -8,7 +8,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from samples import make_voxels, make_weight
+from samples import complains, make_voxels, make_weight
 from voxax.models.voxel_backbone import inside_grid
 from voxax.nn.functional import spatially_sparse_conv as conv
 
@@ -188,3 +188,22 @@ def test_traced_features_of_fixed_coordinates_are_not_planned_for():
 
     with pytest.raises(TypeError, match="ahead of the trace"):
         jax.jit(planned)(scan.features)
+
+
+@pytest.mark.parametrize("margin", [float("nan"), -1, 0.1, "1"])
+def test_margins_that_are_none(margin):
+    voxels = make_voxels(random_cube())
+    plan = vx.Plan.record(two_levels, voxels)
+    complains("margin .* must be", plan.fitted, [voxels], margin=margin)
+    complains("margin .* must be", vx.plan, two_levels, voxels, margin=margin)
+
+
+def test_plans_of_no_voxels():
+    voxels = make_voxels(random_cube())
+    plan = vx.Plan.record(two_levels, voxels)
+    complains(r"attach takes vx.Voxels.*array", plan.attach, voxels.features)
+    complains(r"record takes vx.Voxels.*array", vx.Plan.record, two_levels, voxels.features)
+    complains(r"record takes a function", vx.Plan.record, 5, voxels)
+    complains(r"a list, got Voxels: write \[voxels\]", vx.plan, two_levels, voxels, samples=voxels)
+    complains("a list of 3 integers", plan.fitted, [[100, 50]])
+    complains("a list of 3 integers", plan.fitted, [[100, 50, 2.5]])

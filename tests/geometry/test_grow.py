@@ -1,6 +1,7 @@
 """dilate, refine, coarsen: what the conformance suite does not ask."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -14,6 +15,7 @@ from oracle.convolution import make_offsets
 from samples import complains, make_voxels
 from voxax.coords import ladder_capacity
 from voxax.geometry.build import output_geometry
+from voxax.nn.functional import spatially_sparse_conv as conv
 
 ROWS = np.random.default_rng(0).permutation(np.indices((2, 5, 5)).reshape(3, -1).T)[:30]
 VOXELS = make_voxels(ROWS, channels=4, capacity=48)
@@ -143,3 +145,37 @@ def test_bad_arguments():
     complains("'first'; known: mean, sum", vx.coarsen, VOXELS, reduction="first")
     complains("'ball'", vx.dilate, VOXELS, kernel_shape="ball")
     complains("capacity=0", vx.dilate, VOXELS, capacity=0)
+
+
+def test_too_many_sites_take_no_memory():
+    weight = jnp.ones((121**2, 4, 1))
+    for grown in (
+        functools.partial(vx.refine, factor=10**4),
+        functools.partial(vx.dilate, kernel_size=121),
+        functools.partial(conv, weight=weight, kernel_size=121, generative=True),
+    ):
+        with pytest.raises(vx.CapacityError, match="do not fit into capacity 64"):
+            grown(VOXELS, capacity=64)
+    rows = np.pad(np.argwhere(np.ones((400, 400))), ((0, 0), (1, 0)))
+    many = vx.Voxels.from_coords(rows, np.ones((len(rows), 4), np.float32))
+    for grown in (
+        functools.partial(vx.refine, many, 10**3),
+        functools.partial(vx.dilate, many, 121),
+        functools.partial(vx.dilate, many, 121, capacity=2**20),
+        functools.partial(conv, many, weight, 121, generative=True),
+    ):
+        complains(r"candidates are more than 2\*\*31 - 1", grown)
+    for traced in (
+        lambda v: vx.refine(v, 10**3, capacity=64),
+        lambda v: vx.dilate(v, 121, capacity=64),
+        lambda v: conv(v, weight, 121, generative=True, capacity=64),
+    ):
+        complains(r"candidates are more than 2\*\*31 - 1", jax.jit(traced), many)
+
+
+def test_as_many_sites_as_a_dilation_has_at_least_may_fit():
+    line = vx.Voxels.from_coords(np.array([[0, x] for x in range(10)]), np.ones((10, 1)))
+    assert int(vx.dilate(line, 7, capacity=16).count) == 16
+    complains("at least 16 voxels", vx.dilate, line, 7, capacity=15, error=vx.CapacityError)
+    empty = vx.prune(line, np.zeros(line.capacity, bool))
+    assert int(vx.dilate(empty, 7, capacity=1).count) == 0

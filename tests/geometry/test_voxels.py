@@ -218,3 +218,20 @@ def test_batch_and_scene_are_inverse(rng):
 def test_padding_stays_zero_under_map(rng):
     a = make(random_cube(50), rng).map(lambda x: x + 1)
     assert (np.asarray(a.features)[int(a.count) :] == 0).all()
+
+
+def test_a_repr_never_fails():
+    coords = np.array([[0, 1, 2, 3], [0, 1, 2, 4]])
+    voxels = vx.Voxels.from_coords(coords, np.ones((2, 5), np.float32), origin=(1, 2, 3))
+    rest = "of 16 voxels, 3D, stride (1, 1, 1), batch_size 1"
+    assert repr(voxels) == f"Voxels(float32[16, 5], VoxelGeometry(2 {rest}))"
+    stack = jax.tree.map(lambda x: jnp.stack([x, x]), voxels)
+    assert repr(stack) == f"Voxels(float32[2, 16, 5], VoxelGeometry([2, 2] {rest}, stacked [2]))"
+    shapes = jax.eval_shape(lambda v: v, voxels)
+    assert repr(shapes) == f"Voxels(float32[16, 5], VoxelGeometry(unknown {rest}))"
+    deleted = jax.device_put(jax.tree.map(jnp.array, voxels))
+    for leaf in jax.tree.leaves(deleted):
+        leaf.delete()
+    for other in (stack, shapes, deleted, jax.tree.map(lambda x: None, voxels)):
+        for part in (other, other.geometry, other.geometry.drops, other.origin):
+            assert repr(part)

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from voxax.hardware import peak_memory, process_memory
+from voxax.errors import InputError
+from voxax.hardware import cpu, peak_memory, process_memory
+from voxax.hardware.info import facts_from
 
 
 def test_peak_covers_what_was_touched():
@@ -31,3 +33,14 @@ print(result.stdout.decode())
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert int(result.stdout) < 1 << 29
+
+
+def test_sizes_beyond_the_free_memory(monkeypatch):
+    facts = facts_from("test", host_memory_bytes=8 << 30, host_memory_in_use=5 << 30)
+    monkeypatch.setattr(cpu, "_memory", lambda root: facts)
+    cpu.check_host_memory("a grid", 3 << 30, "take less")
+    with pytest.raises(InputError, match=r"a grid: 4\.0 GiB .* 3\.0 are free; take less"):
+        cpu.check_host_memory("a grid", 4 << 30, "take less")
+    monkeypatch.setattr(cpu, "_memory", lambda root: {})
+    monkeypatch.setattr(cpu, "_psutil_memory", dict)
+    cpu.check_host_memory("a grid", 1 << 60, "take less")

@@ -280,3 +280,23 @@ def test_random_keys(tmp_path):
         np.testing.assert_array_equal(*(jax.random.key_data(k) for k in (found[name], keys)))
     with pytest.raises(vx.FileFormatError, match=r"typed is \[2\], here it is \[2, 2\]"):
         load_arrays(tmp_path, {**values, "typed": values["several"]})
+
+
+@pytest.mark.parametrize("step", [1.5, -1, "1", True])
+def test_steps_that_are_none(tmp_path, step):
+    with pytest.raises(vx.InputError, match="step="):
+        save_checkpoint(tmp_path / "new", tree(1), {}, step)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_saved(tmp_path):
+    with pytest.raises(vx.InputError, match=r"description cannot be saved as JSON .*ndarray"):
+        save_checkpoint(tmp_path, tree(1), {"mean": np.zeros(3)}, 1)
+    with pytest.raises(vx.InputError, match=r"description cannot be saved.*not a dict"):
+        save_checkpoint(tmp_path, tree(1), [1], 1)
+    with pytest.raises(vx.InputError, match=r"net/name is str.*into the description"):
+        save_checkpoint(tmp_path, {"net": {"name": "first"}}, {}, 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(vx.InputError, match="file is no folder, a file is in its place"):
+        save_checkpoint(tmp_path / "file", tree(1), {}, 1)
+    assert steps_of(tmp_path) == []

@@ -14,7 +14,7 @@ from flax import nnx
 import voxax as vx
 from voxax.errors import InputError
 from voxax.models.lovasz import lovasz_softmax
-from voxax.models.training import Trainer
+from voxax.models.training import Trainer, masked_cross_entropy
 from voxax.nn.modules import SubMConv3d
 
 
@@ -117,6 +117,10 @@ def test_mistakes():
         lovasz_softmax(logits, labels.astype(np.float32))
     with pytest.raises(InputError, match="outside the 7 classes"):
         lovasz_softmax(logits, np.where(labels < 0, 9, labels))
+    voxels = vx.voxelize(np.zeros((3, 3)), np.ones((3, 7)), 1.0)
+    for loss in (lovasz_softmax, masked_cross_entropy):
+        with pytest.raises(InputError, match=r"logits is an array, got Voxels.*voxels\.features"):
+            loss(voxels, labels)
     with pytest.raises(InputError, match="known: present, all"):
         lovasz_softmax(logits, labels, "some")
 

@@ -164,7 +164,12 @@ def test_margin_is_left_alone(voxels):
     [
         ({"optimizer": optax.sgd(1.0)}, "belong to a training step: give training=True"),
         ({"loss": jnp.sum}, "belong to a training step"),
-        ({"margin": 1.0}, r"margin=1\.0 must be at least 0 and less than 1"),
+        ({"margin": 1.0}, r"margin=1\.0 must be a number of at least 0 and less than 1"),
+        ({"margin": "0.1"}, r"margin='0\.1' must be a number"),
+        ({"available": "3GB"}, "available '3GB' must be a finite number"),
+        ({"available": -5}, "available -5 must be at least 0"),
+        ({"training": True, "optimizer": "adam"}, "optimizer='adam' has no init and update"),
+        ({"device": "cpu"}, r"device='cpu': give a device of JAX"),
     ],
 )
 def test_mistakes(voxels, options, message):

@@ -41,6 +41,11 @@ def examples_of(
     names = parameters(function)[: len(first.positional)]
     found = [first]
     for other in also:
+        if not isinstance(other, Mapping | list | tuple):
+            raise InputError(
+                f"an example of also= is a tuple of arguments, or a dict of them by name, got "
+                f"{type(other).__name__}: write also=[(argument, ...)]"
+            )
         if isinstance(other, Mapping):
             values = [
                 other.get(names[i], value) if i < len(names) else value

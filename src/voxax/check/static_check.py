@@ -53,8 +53,8 @@ def check_static(
       and the findings: code, file, line, what the value depends on, and what to write instead.
 
     Raises:
-      InputError: the target cannot be called, an example is a shape without a value or names an
-        argument that the target does not have, or ``seconds`` is not positive.
+      InputError: the target cannot be called, an example is no tuple or dict, is a shape without a
+        value or names an argument that the target does not have, or ``seconds`` is not positive.
 
     Examples:
       >>> vx.check_static(lambda x: jnp.sum(x), jnp.ones(4)).verdict.value
@@ -62,8 +62,10 @@ def check_static(
     """
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
-    if not seconds > 0:
+    if not isinstance(seconds, int | float) or not seconds > 0:
         raise InputError(f"seconds is a positive number, got {seconds!r}")
+    if not isinstance(also, list | tuple):
+        raise InputError(f"also is a list of examples, got {type(also).__name__}: write [example]")
     is_torch = of_torch(target, (example_inputs, kwargs))
     examples = examples_of(forward_of(target), example_inputs, kwargs or {}, also)
     if is_torch:

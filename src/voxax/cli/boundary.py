@@ -68,7 +68,7 @@ def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     if isinstance(error, MemoryError) or _is_of_a_full_device(error):
         return (
             f"there is not enough memory{_with(arguments)}{_why(error)}: close other programs, or "
-            "ask for less, such as a smaller --width or --batch-size, or a larger voxel size"
+            "ask for less: smaller inputs, networks or batches, or larger voxels"
         )
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_system(error, arguments)

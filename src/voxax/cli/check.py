@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
 import re
 import sys
 import traceback
@@ -64,7 +65,7 @@ def check(
             report = check_static(
                 found, *given, kwargs=named, also=examples, verify=verify, seconds=seconds
             )
-        except InputError:
+        except (InputError, MemoryError):
             raise
         except Exception as error:
             traceback.print_exception(error)
@@ -174,11 +175,16 @@ def _value(token: str, module: Any, torch: bool) -> Any:
 def _array(token: str, name: str, shape: str, torch: bool) -> Any:
     import jax.numpy as jnp
 
+    from voxax.hardware.cpu import check_host_memory
+
     try:
         dtype = jnp.dtype(_long_name(name))
     except TypeError:
         raise InputError(f"{token!r}: {name} is no dtype; f32, bf16, i32, bool are") from None
     sizes = tuple(int(size) for size in shape.split(",") if size.strip())
+    # NumPy draws 64-bit numbers, which are converted to the dtype.
+    size = math.prod(sizes) * (8 + dtype.itemsize)
+    check_host_memory(f"the input {token}", size, "a smaller shape checks the same program")
     rng = np.random.default_rng(0)
     drawn = (
         rng.normal(size=sizes) if jnp.issubdtype(dtype, jnp.inexact) else rng.integers(0, 2, sizes)

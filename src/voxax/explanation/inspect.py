@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat, _native
-from voxax.errors import InputError
+from voxax import _compat, _limits, _native
+from voxax.errors import InputError, check_known
 from voxax.explanation.lower_bound import PairCounter, lower_bound_of, matrix_rate, table_like
 from voxax.explanation.report import Explained, Report
 from voxax.explanation.tpu_rows import chooses_rows, rows_moved
@@ -131,6 +131,9 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
     return {place: [arrays[i] for i in own] for place, own in indices.items()}
 
 
+PLATFORMS = "cpu", "gpu", "tpu"
+
+
 @functools.partial(checked_operator, on_whole_arrays=False)
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
     """Report the algorithm and parameters that each sparse convolution in ``fn(*args)`` would use.
@@ -151,7 +154,7 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
       A report that prints as a table; ``.details()`` has every candidate with its time.
 
     Raises:
-      InputError: ``fn`` has no sparse convolution.
+      InputError: ``fn`` has no sparse convolution, or the platform is unknown.
       AlgorithmError: no algorithm that is admitted for a convolution in ``fn`` can run.
 
     Examples:
@@ -160,7 +163,10 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
       >>> len(report)
       1
     """
-    platform = platform or jax.default_backend()
+    if platform is None:
+        platform = jax.default_backend()
+    else:
+        check_known("platform", platform, PLATFORMS)
     return report_of(find_products(fn, args, platform, maps=_is_concrete(fn, args)), platform)
 
 
@@ -189,13 +195,15 @@ def tune(
       The choices, in the same form as the report of :func:`voxax.explain`.
 
     Raises:
-      InputError: ``fn`` has no sparse convolution.
+      InputError: ``fn`` has no sparse convolution, or the budget is no number of at least 0.
       AlgorithmError: no algorithm that is admitted for a convolution in ``fn`` can run.
 
     Examples:
       >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
       >>> report = vx.tune(layer, voxels, budget=0.1)
     """
+    if budget is not None:
+        _limits.SECONDS.check("budget", budget, 0)
     begin = time.perf_counter()
     platform = jax.default_backend()
     calls = find_products(fn, args, platform, maps=_is_concrete(fn, args))

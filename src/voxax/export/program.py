@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -31,6 +32,7 @@ from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError, listed
 from voxax.export import executable as executables
 from voxax.geometry import Voxels
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.input_checks import check_coord_values
 from voxax.hardware import HardwareInfo, describe, targeting
 from voxax.io.decoding import check_count
@@ -129,6 +131,7 @@ class Program:
         return Result(out["coords"][:count], out["features"][:count], out["rows"][:number])
 
 
+@functools.partial(checked_operator, on_whole_arrays=False)
 def export_program(
     model: Callable[[Voxels], Voxels],
     path: str | Path,
@@ -152,7 +155,7 @@ def export_program(
 
     Args:
       model: a flax.nnx module, or a function whose only argument is voxels.
-      path: path of the file; an existing file is replaced.
+      path: path of the file, in an existing folder; an existing file is replaced.
       capacity: largest number of voxels that the program takes as input, and that a level of the
         network may have.
       channels: number of channels of the input.
@@ -172,9 +175,9 @@ def export_program(
       The description in the file, as in :attr:`Program.about`.
 
     Raises:
-      InputError: the platform or topology is unknown, the model does not return voxels, the model
-        calls something that a file cannot hold, such as a Python callback, or the user's secret
-        cannot be stored.
+      InputError: the path is a folder, or in a folder that does not exist; the platform, topology
+        or dtype is unknown; the model does not return voxels, or calls something that a file cannot
+        hold, such as a Python callback; or the user's secret cannot be stored.
       MissingExtraError: ``flatbuffers`` is not installed.
 
     Examples:
@@ -185,6 +188,11 @@ def export_program(
       >>> loaded(cells, np.ones((len(cells), 4), np.float32)).features.shape[1]
       8
     """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the path of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is no folder: make it first, or give another path")
     if platform not in _PLATFORMS:
         raise InputError(f"platform {platform!r}: programs are for {', '.join(_PLATFORMS)}")
     given = {"capacity": capacity, "channels": channels, "ndim": ndim, "batch_size": batch_size}
@@ -193,6 +201,10 @@ def export_program(
     if platform != "cpu" and (portable or executable):
         option = "portable" if portable else "executable"
         raise InputError(f"{option}=True is for platform 'cpu', not for {platform!r}")
+    try:
+        jnp.dtype(dtype)
+    except TypeError as error:
+        raise InputError(f"dtype {dtype!r:.80} is unknown: give one such as float32") from error
     hardware = _hardware(_PLATFORMS[platform], device)
     native = platform == "cpu" and not portable and _native.unavailable() is None
     step = step_of(model, None, False, None, None)
@@ -261,7 +273,7 @@ def export_program(
     machine_code = None
     if executable:
         machine_code, about["executable"] = executables.compiled_here(exported, shapes)
-    _write(Path(path), exported, leaves, about, machine_code)
+    _write(path, exported, leaves, about, machine_code)
     return about
 
 

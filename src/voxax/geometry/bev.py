@@ -12,7 +12,7 @@ import numpy as np
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.eager import in_either
+from voxax.geometry.eager import in_either, known_on_cpu
 from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import (
     gather_rows,
@@ -22,6 +22,7 @@ from voxax.geometry.regroup import (
     unique_sites,
 )
 from voxax.geometry.voxels import Voxels
+from voxax.hardware.cpu import check_host_memory
 
 BevReduction = Literal["sum", "mean", "max", "min", "concat"]
 BEV_REDUCTIONS = ("sum", "mean", "max", "min", "concat")
@@ -57,7 +58,7 @@ def to_bev(
 
     Raises:
       InputError: the voxels are 1-D, the axis or reduction is unknown, ``extent`` is not
-        ``low < high``, or ``"concat"`` has no extent.
+        ``low < high``, or ``"concat"`` has no extent, or one of too many rows or bytes.
       CapacityError: in an eager call, the columns do not fit ``capacity``. Under ``jax.jit``,
         columns that do not fit are counted in ``num_dropped``.
 
@@ -84,6 +85,13 @@ def to_bev(
     found = unique_sites(columns, capacity)
     size = found.coords.shape[0]
     if reduction == "concat":
+        width = slabs * voxels.num_channels
+        what, fix = f"to_bev into [{size}, {width}]", "give an extent of fewer cells"
+        if size * slabs > 2**31 - 1:
+            raise InputError(f"{what} is beyond 32-bit row numbers: {fix}")
+        if known_on_cpu(source.coords):
+            each = width * voxels.features.dtype.itemsize + 4 * slabs
+            check_host_memory(what, size * each, fix)
         features = _slabs(voxels.features, found.inverse, height, slabs, size)
     else:
         features = reduce_rows(voxels.features, found.inverse, size, reduction)

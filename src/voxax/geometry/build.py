@@ -41,7 +41,7 @@ from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.eager import eagerly
 from voxax.geometry.host import neighbor_table, reached_sites
 from voxax.geometry.host_merge import merge_rows
-from voxax.geometry.input_checks import check_capacity
+from voxax.geometry.input_checks import check_candidates, check_capacity
 from voxax.geometry.kernel_maps import KernelMap, invert_neighbors, note_cells
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
 from voxax.geometry.lost_rows import Level
@@ -50,6 +50,7 @@ from voxax.geometry.voxel_geometry import (
     Held,
     ShardMaps,
     VoxelGeometry,
+    check_fit,
     check_overflow,
 )
 from voxax.geometry.voxels import Voxels, differing_rows
@@ -429,14 +430,20 @@ def output_geometry(
 
     Raises:
       CapacityError: in an eager call, more rows are needed than ``capacity``.
-      InputError: a generative spec has no ``capacity`` under ``jax.jit``; or, in an eager call, it
-        reaches sites outside the coordinate range.
+      InputError: a generative spec reaches more than 2**31 - 1 sites, or than fit into memory on a
+        CPU; or it has no ``capacity`` under ``jax.jit``; or, in an eager call, it reaches sites
+        outside the coordinate range.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
         capacity = dict(geometry.level_capacities).get(stride)
     sites = outside = None
     if spec.generative:
+        whole = spec.output_shape is None and (spec.transposed or set(spec.stride) == {1})
+        if whole and capacity is not None and not _compat.is_traced(geometry.count):
+            # A sum of two sets in a lattice has at least as many sites as both together, minus one.
+            least = int(geometry.count) and int(geometry.count) + spec.num_offsets - 1
+            check_fit(least, capacity, stride, at_least=True)
         sites, outside = _reached_sites(geometry.coords, spec)
         if not _compat.is_traced(outside) and int(outside):
             raise InputError(
@@ -513,6 +520,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
     """Return the results of :func:`voxax.geometry.host.reached_sites`, computed by JAX."""
+    check_candidates(f"the map ({spec})", coords, spec.num_offsets)
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

@@ -77,7 +77,7 @@ def checked_operator(function: _Function, *, on_whole_arrays: bool = True) -> _F
             if attributes is None or not (
                 hasattr(value, attributes[0]) and hasattr(value, attributes[1])
             ):
-                _check_kind(name, parameter, value, annotation)
+                check_kind(name, parameter, value, annotation)
         if on_whole_arrays and _compat.is_on_explicit_mesh(*args, *options.values()):
             return _compat.on_whole_arrays(function, args, options)
         return function(*args, **options)
@@ -89,7 +89,15 @@ _ATTRIBUTES = {annotation: attributes for annotation, (attributes, _) in _KINDS.
 _CHECKED = re.compile(rf"(Sequence\[)?({'|'.join(_KINDS)})\]?|Callable\[.*")
 
 
-def _check_kind(function: str, name: str, value: Any, annotation: str) -> None:
+def check_kind(function: str, name: str, value: Any, annotation: str) -> None:
+    """Raise :class:`InputError` if the argument ``name`` is not of the annotated type.
+
+    Args:
+      function: name of the function that takes the argument.
+      name: name of the argument.
+      value: the argument.
+      annotation: ``Voxels``, ``Points``, ``Sequence[...]`` of one of them, or ``Callable[...]``.
+    """
     if annotation.startswith("Callable"):
         if not callable(value):
             raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax._array_types import Array, Bool
 from voxax.coords import COORD_LIMIT, PAD, host
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.eager import in_either
+from voxax.geometry.input_checks import check_candidates, check_capacity
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
 from voxax.geometry.lost_rows import Level
 from voxax.geometry.regroup import (
@@ -28,12 +30,15 @@ from voxax.geometry.regroup import (
     source_rows,
     unique_sites,
 )
+from voxax.geometry.voxel_geometry import check_fit
 from voxax.geometry.voxels import Voxels
 
 Taps = tuple[tuple[int, ...], ...]
 
 CoarseReduction = Literal["mean", "sum", "max", "min"]
 COARSE_REDUCTIONS = ("mean", "sum", "max", "min")
+# Bytes of memory for each coordinate of a candidate site in NumPy, measured: 14 to 16.
+_PEAK = 14
 
 
 @checked_operator
@@ -59,7 +64,9 @@ def dilate(
       Voxels with the old features, and zeros at the new sites.
 
     Raises:
-      InputError: a kernel argument is wrong; in an eager call, a site is out of range.
+      InputError: a kernel argument is wrong, or the sites that all taps reach from all rows are
+        more than 2**31 - 1, or than fit into memory on a CPU; in an eager call, a site is out of
+        range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
         sites are counted in ``num_dropped``, those out of range once per voxel and tap.
 
@@ -114,7 +121,11 @@ def _grown(
     ``operation`` names the operation in error messages.
     """
     source = voxels.geometry
-    sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep)
+    if keep is None and capacity is not None and not _compat.is_traced(source.count):
+        # A sum of two sets in a lattice has at least as many sites as both together, minus one.
+        least = int(source.count) and int(source.count) + len(steps)
+        check_fit(least, check_capacity(capacity), source.stride, at_least=True)
+    sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep, operation)
     refuse_lost_sites(lost, operation)
     found = unique_sites(sites, capacity)
     # The first candidates are the voxels themselves.
@@ -142,7 +153,8 @@ def refine(
         eager calls, and ``factor**D`` times the input's capacity under ``jax.jit``.
 
     Raises:
-      InputError: a factor is below 1; in an eager call, a result is out of range.
+      InputError: a factor is below 1, or the small voxels of all rows are more than 2**31 - 1, or
+        than fit into memory on a CPU; in an eager call, a result is out of range.
       CapacityError: in an eager call, the result does not fit ``capacity``. Under ``jax.jit``, lost
         voxels are counted in ``num_dropped``.
 
@@ -152,11 +164,14 @@ def refine(
     """
     source = voxels.geometry
     factors = _factors(factor, source.ndim)
+    stride, voxel_size = _finer(voxels, factors)
+    if capacity is not None and not _compat.is_traced(source.count):
+        number = int(source.count) * math.prod(factors)
+        check_fit(number, check_capacity(capacity), stride)
     children, lost = _children(source.coords, factors)
     refuse_lost_sites(lost, f"refine by {factors}")
     found = unique_sites(children, capacity)
     rows = _parents(source_rows(found.inverse, found.coords.shape[0]), voxels.capacity)
-    stride, voxel_size = _finer(voxels, factors)
     geometry = new_geometry(found, [source], stride=stride, lost=lost)
     return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
 
@@ -234,14 +249,16 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
     return np.where(coords[:, :1] == PAD, PAD, host.coarsen(coords, factors))
 
 
-@in_either("steps")
-def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
+@in_either("steps", "operation")
+def _reached(xp: Any, coords: Any, steps: Taps, keep: Any, operation: str) -> tuple[Any, Any]:
     """Return the sites that K ``steps`` reach from each of N voxels; count those out of range.
 
     The two results are those of :func:`_candidates`. The first step is zero, so it leads to the
     voxels themselves. ``keep bool[N, K - 1]`` selects the sites of the other steps; where it is
-    False, the row becomes padding. ``keep=None`` selects all sites.
+    False, the row becomes padding. ``keep=None`` selects all sites. ``operation`` names the
+    operation in the error message about too many sites.
     """
+    check_candidates(operation, coords, len(steps), _PEAK if xp is np else 0)
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
     if keep is None:
@@ -258,7 +275,8 @@ def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]
     The two results are those of :func:`_candidates`. The smaller voxels are at
     ``coords * factors + step``, where each axis of ``step`` runs from 0 to its factor minus 1.
     """
-    steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
+    check_candidates(f"refine by {factors}", coords, math.prod(factors), _PEAK if xp is np else 0)
+    steps = np.indices(factors).reshape(len(factors), -1).T[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
     highest = (COORD_LIMIT - 1 - steps) // np.asarray(factors)

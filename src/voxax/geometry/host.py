@@ -17,6 +17,7 @@ from voxax.geometry.host_merge import reduce_on_host
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
+    check_candidates,
     check_capacity,
     check_mean_digits,
     check_origin,
@@ -162,6 +163,7 @@ def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.
       or padding where a tap reaches no output site. The number counts the sites that were left out
       because they are outside the coordinate range.
     """
+    check_candidates(f"the map ({spec})", coords, spec.num_offsets, peak=24)
     offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
     valid = coords[:, :1] != PAD
     rows = coords.astype(np.int64)[:, None, 1:]

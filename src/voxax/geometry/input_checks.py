@@ -16,6 +16,7 @@ from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.eager import as_own_array
 from voxax.geometry.row_operations import clear_rows
+from voxax.hardware.cpu import check_host_memory
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -29,7 +30,7 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
 
     Every edge length must be positive, finite and in the range of float32.
     """
-    size = np.asarray(voxel_size, np.float64)
+    size = _numbers("voxel_size", voxel_size)
     if size.ndim == 0:
         size = np.full(ndim, size)
     if size.shape != (ndim,):
@@ -49,6 +50,17 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
     return tuple(size.tolist())
 
 
+def _numbers(name: str, values: Any) -> np.ndarray:
+    try:
+        if np.asarray(values).dtype.kind in "SU":
+            raise TypeError("text is no number")
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        if _compat.is_traced(values):
+            raise  # JAX names the argument that is traced
+        raise InputError(f"{name}={values!r:.80} must be a number, or one for each axis") from error
+
+
 def check_capacity(capacity: Any) -> int:
     """Return ``capacity`` as an integer of at least 1, or raise :class:`InputError`."""
     rows = check_whole("capacity", capacity)
@@ -56,9 +68,30 @@ def check_capacity(capacity: Any) -> int:
     return rows
 
 
+def check_candidates(operation: str, coords: Any, number: int, peak: int = 0) -> None:
+    """Raise :class:`InputError` if there are too many candidate sites, before they take memory.
+
+    Args:
+      operation: names the operation in the message.
+      coords: ``int32[N, 1 + D]``, the rows that the candidates are made from.
+      number: number of candidates for each row.
+      peak: if NumPy makes the candidates, the measured peak of its memory, in bytes for each
+        coordinate of a candidate; else 0.
+    """
+    rows, width = coords.shape
+    what = f"{operation}: {rows:,} rows x {number:,} sites = {rows * number:,} candidates"
+    fix = "take fewer sites for each voxel, or the voxels in parts"
+    if rows * number > _MOST_CANDIDATES:
+        raise InputError(f"{what} are more than 2**31 - 1, which 32-bit row numbers reach: {fix}")
+    check_host_memory(what, peak * width * rows * number, fix)
+
+
+_MOST_CANDIDATES = 2**31 - 1
+
+
 def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
     """Return the origin as one finite number per axis, or raise :class:`InputError`."""
-    corner = np.asarray(origin, np.float64)
+    corner = _numbers("origin", origin)
     if corner.shape != (ndim,) or not np.isfinite(corner).all():
         hint = axes_hint(corner.size, ndim)
         raise InputError(f"origin={origin} must be {ndim} finite numbers, one for each axis{hint}")

@@ -155,7 +155,8 @@ class LostRows:
             one = one._grown_from
 
     def __repr__(self) -> str:
-        return f"LostRows({'traced' if _compat.is_traced(self.table) else dict(self.items())})"
+        text = _compat.text_of(self.table)  # a word if it has no values
+        return f"LostRows({text if text.isalpha() else dict(self.items())})"
 
 
 @functools.lru_cache(maxsize=1024)

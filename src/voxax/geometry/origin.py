@@ -94,7 +94,10 @@ class Origin(Sequence[float]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return repr(tuple(self)) if self.is_known else "origin(traced)"
+        text = _compat.text_of(self.words)  # a word if it has no values
+        if text.isalpha() or self.words.ndim > 2:
+            return f"origin({text if text.isalpha() else 'stacked'})"
+        return repr(tuple(self))
 
     def __getstate__(self) -> Any:
         return self.words

@@ -19,11 +19,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _limits
 from voxax.coords import PAD, bucket_capacity, ladder_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import MapRequest, output_stride, recording_maps
-from voxax.geometry.call_checks import axes_hint, checked_operator
+from voxax.geometry.call_checks import axes_hint, check_kind, checked_operator
 from voxax.geometry.default_capacity import has_ladder
 from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
@@ -75,7 +75,12 @@ class Plan:
         Args:
           model: any callable on Voxels; a ``flax.nnx`` module is traced without being changed.
           voxels: an example; only its shapes matter.
+
+        Raises:
+          InputError: ``model`` cannot be called, or ``voxels`` is no Voxels.
         """
+        check_kind("record", "model", model, "Callable[...]")
+        check_kind("record", "voxels", voxels, "Voxels")
         begin, recorder = time.perf_counter(), _Recorder(voxels.geometry)
         example = dataclasses.replace(
             voxels, geometry=dataclasses.replace(voxels.geometry, attached=None)
@@ -142,13 +147,22 @@ class Plan:
           margin: factor on the rows that the samples need at levels 1, 2, ...
 
         Raises:
-          InputError: there are no samples.
+          InputError: there are no samples, a sample is neither Voxels nor a number for each level,
+            or the margin is below 1 or no number.
         """
-        counts = []
+        _limits.MARGIN.check("margin", margin)
+        if isinstance(samples, Voxels) or not isinstance(samples, Iterable):
+            raise InputError(f"samples is a list, got {type(samples).__name__}: write [voxels]")
+        counts, levels = [], len(self.strides)
         for sample in samples:
             if isinstance(sample, Voxels):
                 self.strides_from(sample.stride)
                 sample = [len(rows) for rows in self.level_rows(_valid_rows(sample))]
+            if np.shape(sample) != (levels,) or np.asarray(sample).dtype.kind not in "iu":
+                raise InputError(
+                    f"a sample is Voxels, or a list of {levels} integers, the number of voxels at "
+                    f"each level, got {type(sample).__name__} of shape {list(np.shape(sample))}"
+                )
             counts.append(sample)
         if not counts:
             raise InputError("a plan is fitted to at least one sample, got none")
@@ -211,12 +225,13 @@ class Plan:
             :meth:`capacity`; None takes the capacity of ``voxels``.
 
         Raises:
-          InputError: the voxels have another number of axes than the plan, or the stride of a
-            transposed layer does not divide the stride of its input.
+          InputError: ``voxels`` is no Voxels, the voxels have another number of axes than the plan,
+            or the stride of a transposed layer does not divide the stride of its input.
           CapacityError: the voxels do not fit ``capacity``, or a level does not fit the capacity
             that the network gives it or, with ``grow=False``, its fitted capacity.
           TypeError: the voxels are traced.
         """
+        check_kind("attach", "voxels", voxels, "Voxels")
         if _compat.is_traced((voxels.coords, voxels.features)):
             raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
         strides = self.strides_from(voxels.stride)
@@ -324,6 +339,7 @@ def plan(
       samples, margin: see :meth:`Plan.fitted`; ``samples=None`` does not fit capacities.
 
     Raises:
+      InputError: as in :meth:`Plan.fitted`.
       TypeError: the function is called under ``jax.jit``.
 
     Examples:
@@ -332,6 +348,7 @@ def plan(
       >>> model(planned).num_channels
       20
     """
+    _limits.MARGIN.check("margin", margin)
     made = Plan.record(model, voxels)
     return (made.fitted(samples, margin) if samples is not None else made).attach(voxels)
 

@@ -18,10 +18,10 @@ import jax
 import jax.monitoring
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _limits
 from voxax._array_types import Array, Int32
 from voxax.coords import PAD, bucket_capacity
-from voxax.errors import CapacityError
+from voxax.errors import CapacityError, InputError
 from voxax.geometry.eager import in_either
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
@@ -224,6 +224,12 @@ class VoxelGeometry:
     @property
     def ndim(self) -> int:
         """Number of spatial axes, D."""
+        if self.coords.ndim > 2:
+            raise InputError(
+                f"the coordinates of these voxels are {list(self.coords.shape)}, with a leading "
+                "axis, as if several Voxels were stacked: call the function under jax.vmap, which "
+                "maps over that axis"
+            )
         return self.coords.shape[1] - 1
 
     @property
@@ -329,12 +335,15 @@ class VoxelGeometry:
             )
 
     def __repr__(self) -> str:
-        count = "traced" if _compat.is_traced(self.count) else int(self.count)
-        maps = f", {len(self.attached.records)} maps attached" if self.attached is not None else ""
+        shape = getattr(self.coords, "shape", ())
+        size = f"{shape[-2]} voxels, {shape[-1] - 1}D" if len(shape) > 1 else f"{self.coords!r}"
+        stack = f", stacked {list(shape[:-2])}" if len(shape) > 2 else ""
+        records = getattr(self.attached, "records", None)
+        maps = "" if records is None else f", {len(records)} maps attached"
         part = "" if self.split_over is None else f", one shard along {self.split_over!r}"
         return (
-            f"VoxelGeometry({count} of {self.capacity} voxels, {self.ndim}D, "
-            f"stride {self.stride}, batch_size {self.batch_size}{maps}{part})"
+            f"VoxelGeometry({_compat.text_of(self.count)} of {size}, "
+            f"stride {self.stride}, batch_size {self.batch_size}{maps}{part}{stack})"
         )
 
 
@@ -351,10 +360,22 @@ def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> No
     """
     if _compat.is_traced(num_dropped) or not int(num_dropped):
         return
-    given, needed = int(count), int(count) + int(num_dropped)
+    check_fit(int(count) + int(num_dropped), int(count), level)
+
+
+def check_fit(needed: int, capacity: int, level: Level, *, at_least: bool = False) -> None:
+    """Raise CapacityError if ``needed`` voxels at ``level`` do not fit into ``capacity`` rows.
+
+    With ``at_least``, more than ``needed`` voxels may turn out to be needed.
+    """
+    if needed <= capacity:
+        return
+    fix = f"give capacity={bucket_capacity(needed)} (vx.bucket_capacity({needed})) or more"
+    if needed > _limits.ROWS.most:
+        fix = "no capacity holds so many, so take fewer sites for each voxel"
     raise CapacityError(
-        f"{needed} voxels at the level of stride {level} do not fit into capacity {given}: "
-        f"give capacity={bucket_capacity(needed)} (vx.bucket_capacity({needed})) or more"
+        f"{'at least ' if at_least else ''}{needed} voxels at the level of stride {level} do not "
+        f"fit into capacity {capacity}: {fix}"
     )
 
 

@@ -24,7 +24,13 @@ from voxax.coords import (
     is_valid,
     unique_rows,
 )
-from voxax.errors import GeometryMismatchError, InputError, UnknownNameError, check_known
+from voxax.errors import (
+    GeometryMismatchError,
+    InputError,
+    UnknownNameError,
+    check_known,
+    check_whole,
+)
 from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.default_capacity import default_capacity
@@ -74,6 +80,7 @@ from voxax.geometry.row_operations import (
     repeat_row,
 )
 from voxax.geometry.voxel_geometry import Held, VoxelGeometry, check_overflow
+from voxax.hardware.cpu import check_host_memory
 
 # Attributes of tensors or of other libraries' sparse tensors, and what to use instead.
 _ROWS = "voxels.features is [capacity, C], voxels.valid_features() is without padding"
@@ -370,11 +377,14 @@ class Voxels:
         """Return the Treescope rendering for notebooks: counts, sizes, features, coordinates."""
         from treescope import repr_lib
 
-        traced = _compat.is_traced(self.count)
+        def number(value: Any) -> Any:
+            text = _compat.text_of(value)
+            return int(text) if text.isdigit() else value
+
         shown = {
-            "count": self.count if traced else int(self.count),
+            "count": number(self.count),
             **{n: getattr(self, n) for n in ("capacity", "batch_size", "stride", "voxel_size")},
-            "num_dropped": self.num_dropped if traced else int(self.num_dropped),
+            "num_dropped": number(self.num_dropped),
             "features": self.features,
             "coords": self.coords,
         }
@@ -388,8 +398,8 @@ class Voxels:
 
     def __repr__(self) -> str:
         return (
-            f"Voxels({self.features.dtype}[{self.capacity}, {self.features.shape[-1]}], "
-            f"{self.geometry!r})"
+            f"Voxels({getattr(self.features, 'dtype', type(self.features).__name__)}"
+            f"{list(getattr(self.features, 'shape', ()))}, {self.geometry!r})"
         )
 
 
@@ -745,8 +755,9 @@ def to_dense(
       ``[batch_size, *shape, C]``.
 
     Raises:
-      InputError: ``shape`` is None under ``jax.jit`` or has another number of axes, the bounding
-        box is too large, or the voxels are one shard of a scene.
+      InputError: ``shape`` is None under ``jax.jit`` or has another number of axes, the grid has
+        more than 2**32 cells or, in an eager call on a CPU, more bytes than are free, or the voxels
+        are one shard of a scene.
     """
     refuse_shard(voxels, "to_dense()")
     if shape is None:
@@ -757,19 +768,21 @@ def to_dense(
         high = rows.max(0) + 1 if len(rows) else np.ones(voxels.geometry.ndim, np.int64)
         origin = [int(v) for v in (low if origin is None else origin)]
         shape = [max(int(h) - o, 1) for h, o in zip(high, origin, strict=True)]
-        if math.prod(shape) > 2**32:
-            raise InputError(
-                f"to_dense() of a bounding box {tuple(shape)}: give shape= and origin= of the part "
-                "that is wanted"
-            )
-    shape = tuple(int(s) for s in shape)
+    shape = tuple(check_whole("shape", s, 0) for s in shape)
     if len(shape) != voxels.geometry.ndim or len(shape) != len(shape if origin is None else origin):
         raise InputError(
             f"shape={shape} and origin={origin} for {voxels.geometry.ndim}-D voxels: give one "
             f"number for each axis{axes_hint(len(shape), voxels.geometry.ndim)}"
         )
     corner = (0,) * len(shape) if origin is None else tuple(int(o) for o in origin)
-    features, shape = voxels.features, (voxels.batch_size, *shape)
+    features, what = voxels.features, f"to_dense() of a grid {shape}"
+    fix = "give shape= and origin= of the part that is wanted"
+    if math.prod(shape) > 2**32:
+        raise InputError(f"{what} of more than 2**32 cells: {fix}")
+    shape = (voxels.batch_size, *shape)
+    if known_on_cpu(voxels.coords):
+        size = math.prod(shape) * features.shape[1] * features.dtype.itemsize
+        check_host_memory(what, size, fix)
     if (
         _compat.is_traced(features)
         and _compat.is_evaluated(features)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from voxax.errors import InputError
 from voxax.hardware.info import Facts, facts_from, first_known
 
 # For cgroups of version 2, then 1: the files with the memory limit, the use and the statistics, and
@@ -25,6 +26,7 @@ _CGROUP_MEMORY = (
     ),
 )
 _CPU0 = "sys/devices/system/cpu/cpu0"
+_SMALL = 1 << 28
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
@@ -105,6 +107,28 @@ def process_memory() -> int | None:
         return process.memory_info().rss
     except Exception:
         return None
+
+
+def check_host_memory(what: str, size: int, fix: str) -> None:
+    """Raise :class:`voxax.InputError` if ``size`` bytes are more than the host's free memory.
+
+    Sizes below 256 MiB pass unread, and so does any size where the free memory is unknown.
+
+    Args:
+      what: what takes the memory, the start of the message.
+      size: the number of bytes that it takes.
+      fix: what to do instead, the end of the message.
+    """
+    if size < _SMALL:
+        return
+    facts = _memory(Path("/")) or _psutil_memory()
+    if "host_memory_bytes" not in facts or "host_memory_in_use" not in facts:
+        return
+    free = max(facts["host_memory_bytes"].value - facts["host_memory_in_use"].value, 0)
+    if size > free:
+        raise InputError(
+            f"{what}: {size / 2**30:,.1f} GiB are needed, and {free / 2**30:,.1f} are free; {fix}"
+        )
 
 
 def _maximum_resident_size() -> int | None:

@@ -30,8 +30,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from voxax import _limits
 from voxax._bounded_file import MEBIBYTE, bounded_text
-from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxError
+from voxax.errors import (
+    FileFormatError,
+    InputError,
+    MissingExtraError,
+    VoxaxError,
+    check_whole,
+)
 
 _KEPT = 2
 _PATIENCE = 10.0  # seconds
@@ -58,10 +65,14 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
       step: a number above all steps in the folder.
 
     Raises:
-      InputError: ``step`` is not above the newest step of the folder.
+      InputError: ``step`` is no integer above the newest step of the folder, a file is in the place
+        of the folder, the tree has a leaf that is no number or array of numbers, or JSON does not
+        support a value of the description.
       OSError: the step could not be written; earlier steps are unchanged.
     """
     folder = Path(folder).absolute()
+    _limits.STEPS.check("step", check_whole("step", step, 0), 0)
+    _check_savable(tree, description)
     newest = newest_step(folder)
     if newest is not None and step <= newest:
         raise InputError(
@@ -69,7 +80,10 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
             "checkpoint ascend, and the newest is loaded. Give another folder, delete this one, or "
             f"go on from step {step - 1} with remove_steps_above({str(folder)!r}, {step - 1})"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder} is no folder, a file is in its place: give another") from error
     ocp = _orbax()
     items = {
         _ARRAYS: ocp.args.StandardSave(tree),
@@ -87,6 +101,24 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
     with _quietly(), ocp.CheckpointManager(folder, options=options) as manager:
         manager.save(step, args=ocp.args.Composite(**items), force=True)
     return folder
+
+
+def _check_savable(tree: Any, description: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not isinstance(leaf, jax.Array) and np.asarray(leaf).dtype.kind in "OSUMm":
+            raise InputError(
+                f"{_name(path) or 'the tree'} is {type(leaf).__name__}, and the tree of a "
+                "checkpoint has arrays: put text and other values into the description"
+            )
+    try:
+        if not isinstance(description, dict):
+            raise TypeError(f"it is {type(description).__name__}, not a dict")
+        json.dumps(description)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"the description cannot be saved as JSON ({error}): give numbers, text, lists and "
+            "dicts, and put arrays into the tree"
+        ) from error
 
 
 @contextlib.contextmanager

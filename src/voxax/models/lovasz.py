@@ -17,7 +17,7 @@ from voxax import _compat
 from voxax._array_types import Array, Float, Int
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
-from voxax.models.training import check_labels
+from voxax.models.training import check_labels, check_rows
 
 LovaszClasses = Literal["present", "all"]
 
@@ -48,11 +48,7 @@ def lovasz_softmax(
         eager calls) labels lie outside the classes.
     """
     check_known("classes", classes, get_args(LovaszClasses))
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        raise InputError(
-            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
-            "[N] and [N, classes]"
-        )
+    check_rows(logits, labels)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
     if not _compat.is_traced(logits, labels):

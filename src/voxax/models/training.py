@@ -55,11 +55,7 @@ def masked_cross_entropy(
       InputError: the shapes do not match, labels are not integers, or labels that are not traced
         lie outside the classes.
     """
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        raise InputError(
-            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
-            "[N] and [N, classes]"
-        )
+    check_rows(logits, labels)
     classes = logits.shape[1]
     if class_weights is not None and np.shape(class_weights) != (classes,):
         raise InputError(
@@ -125,6 +121,25 @@ _cross_entropy = differentiable_operator(
     _portable_cross_entropy,
     _cross_entropy_gradients,
 )
+
+
+def check_rows(logits: Any, labels: Any) -> None:
+    """Raise :class:`voxax.InputError` unless logits and labels are arrays of as many rows.
+
+    Args:
+      logits: ``[N, classes]``.
+      labels: ``[N]``.
+    """
+    for name, values in ("logits", logits), ("labels", labels):
+        if not hasattr(values, "shape"):
+            raise InputError(
+                f"{name} is an array, got {type(values).__name__}: of voxels give voxels.features"
+            )
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise InputError(
+            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
+            "[N] and [N, classes]"
+        )
 
 
 def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> None:

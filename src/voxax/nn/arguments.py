@@ -209,15 +209,21 @@ def check_keeps_voxels(
 
 
 def refuse_arrays(layer: Any, voxels: Any) -> None:
-    """Raise :class:`InputError` if the input of a layer is neither Voxels nor Points.
+    """Raise :class:`InputError` if a layer's input is neither Voxels nor Points, or stacked ones.
 
     Args:
       layer: the module, or the name of the function.
       voxels: the input of the layer's call.
     """
-    if hasattr(voxels, "features"):
-        return
     name = layer if isinstance(layer, str) else type(layer).__name__
+    if hasattr(voxels, "features"):
+        if len(voxels.features.shape) > 2:
+            raise InputError(
+                f"{name} takes features [capacity, C], got {list(voxels.features.shape)}, with a "
+                "leading axis, as if several Voxels were stacked: call it under jax.vmap, which "
+                "maps over that axis"
+            )
+        return
     shape = getattr(voxels, "shape", None)
     what = type(voxels).__name__ if shape is None else f"an array {list(shape)}"
     raise InputError(

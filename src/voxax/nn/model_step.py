@@ -38,7 +38,15 @@ def step_of(
     """Return the evaluation or training step of a model. Arguments as in :func:`voxax.fits`.
 
     A training step computes the loss, its gradients and, with an optimizer, the new parameters.
+
+    Raises:
+      InputError: there are no parameters to train, or the optimizer has no ``init`` or ``update``.
     """
+    if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise InputError(
+            f"optimizer={optimizer!r:.80} has no init and update: give one of optax, such as "
+            "optax.adam(1e-3)"
+        )
     call, weights, rest = _functional(model, params, training)
     if not training:
         return Step(lambda w, r, v: call(w, r, v)[0], (weights, rest))

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax import _compat
+from voxax import _compat, _limits
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import VoxelGeometry, Voxels
@@ -199,13 +199,19 @@ def fits(
       allocated.
 
     Raises:
-      InputError: ``optimizer`` or ``loss`` without ``training``, or a margin outside [0, 1).
+      InputError: ``optimizer`` or ``loss`` without ``training``, a margin outside [0, 1), an
+        optimizer without ``init`` and ``update``, a device that is none of JAX, or ``available`` is
+        no number of bytes.
     """
     if not training and (optimizer is not None or loss is not None):
         raise InputError("optimizer= and loss= belong to a training step: give training=True")
-    if not 0 <= margin < 1:
-        raise InputError(f"margin={margin} must be at least 0 and less than 1")
+    if not isinstance(margin, int | float | np.number) or not 0 <= margin < 1:
+        raise InputError(f"margin={margin!r} must be a number of at least 0 and less than 1")
+    if available is not None:
+        _limits.BYTES.check("available", available, 0)
     device = jax.local_devices()[0] if device is None else device
+    if not hasattr(device, "device_kind"):
+        raise InputError(f"device={device!r:.80}: give a device of JAX, such as jax.devices()[0]")
     step = step_of(model, params, training, optimizer, loss)
     compiled: dict[int, ProgramMemory] = {}
 

@@ -116,5 +116,8 @@ def test_errors():
     for rate in (-0.1, 1.5):
         with pytest.raises(vx.InputError, match=f"rate {rate} must lie in"):
             Dropout(rate)
+    for key in (0, None, jnp.zeros(2)):
+        with pytest.raises(vx.InputError, match=r"key=.*give a random key"):
+            dropout(make_voxels(), 0.5, key)
     with pytest.raises(vx.InputError, match="'row'; known: feature, voxel, channel"):
         dropout(make_voxels(), 0.5, jax.random.key(0), "row")  # type: ignore[arg-type]

@@ -181,7 +181,7 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
       The same voxels with features in the dtype of the input, float32 for integers.
 
     Raises:
-      InputError: a rate outside [0, 1], or an unknown mode.
+      InputError: a rate outside [0, 1], an unknown mode, or a key that is none.
 
     Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from
     Overfitting", JMLR 2014.
@@ -192,6 +192,8 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
         return voxels.replace_features(voxels.features.astype(dtype))
     if rate == 1:
         return voxels.replace_features(jnp.zeros(voxels.features.shape, dtype))
+    if not _is_key(key):
+        raise InputError(f"key={key!r:.80}: give a random key, such as jax.random.key(0)")
     axis = split_axis(voxels)
     if axis is not None and mode not in ("channel", "scene"):
         key = jax.random.fold_in(key, jax.lax.axis_index(axis))
@@ -204,10 +206,18 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     return with_cleared_features(voxels, features)
 
 
+def _is_key(key: Any) -> bool:
+    if not hasattr(key, "dtype"):
+        return False
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key.shape == ()
+    return key.dtype == np.uint32 and key.ndim == 1
+
+
 def check_dropout(rate: float, mode: str) -> None:
     """Raise :class:`voxax.InputError` for a rate outside [0, 1] or an unknown mode."""
-    if not 0 <= rate <= 1:
-        raise InputError(f"dropout rate {rate} must lie in [0, 1]: the fraction that is dropped")
+    if not isinstance(rate, int | float | np.number) or not 0 <= rate <= 1:
+        raise InputError(f"dropout rate {rate!r} must lie in [0, 1]: the fraction that is dropped")
     check_known("dropout mode", mode, get_args(DropoutMode))
 
 

@@ -95,7 +95,9 @@ def spatially_sparse_conv(
       Integers of 8 and 16 bits give int32.
 
     Raises:
-      InputError: shapes do not match, or a transposed convolution has no target.
+      InputError: shapes do not match, a transposed convolution has no target, or the sites that all
+        taps of a generative one reach from all rows are more than 2**31 - 1, or than fit into
+        memory on a CPU.
       CapacityError: there are more outputs than ``capacity``; only in eager calls.
       AlgorithmError: a request is unknown, or none of the allowed algorithms can run this.
 
