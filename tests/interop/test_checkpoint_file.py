@@ -1,5 +1,6 @@
 """Reading PyTorch's files."""
 
+import argparse
 import io
 import os
 import pickle
@@ -71,11 +72,33 @@ def test_files_that_would_run_code_are_refused(torch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"weight": Runs()}, tmp_path / "model.pt")
     (tmp_path / "old.pt").write_bytes(pickle.dumps(Runs(), protocol=2))
-    (tmp_path / "text.pt").write_text("no checkpoint")
-    for name in ("model.pt", "old.pt", "text.pt"):
-        with pytest.raises(vx.FileFormatError, match=r"no PyTorch file of tensors alone"):
+    for name in ("model.pt", "old.pt"):
+        with pytest.raises(vx.FileFormatError, match=r"tensors alone, it needs \w+\.mkdir, which"):
             read_checkpoint(tmp_path / name)
     assert not (tmp_path / "made-by-the-file").exists()
+
+
+def test_a_class_that_is_refused_is_named(torch, tmp_path):
+    for archive in (True, False):
+        content = {"args": argparse.Namespace(a=1), "model": {}}
+        torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=archive)
+        with pytest.raises(vx.FileFormatError, match=r"argparse\.Namespace, .*state_dict") as error:
+            read_checkpoint(tmp_path / "a.pt", "model")
+        assert "\x1b" not in str(error.value)
+
+
+def test_files_that_are_cut_or_of_another_kind(torch, tmp_path):
+    torch.save({"a": torch.ones(999)}, tmp_path / "whole.pt")
+    whole = (tmp_path / "whole.pt").read_bytes()
+    for content in (b"", b"no checkpoint", b"<!doctype html>", whole[: len(whole) // 2]):
+        (tmp_path / "a.pt").write_bytes(content)
+        with pytest.raises(vx.FileFormatError, match=r"a\.pt is damaged, or no PyT.*download or"):
+            read_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_module_in_place_of_its_state_dict(torch):
+    with pytest.raises(vx.InputError, match=r"dict of Linear: .*pass module\.state_dict\(\)"):
+        from_spconv(torch.nn.Linear(2, 3), SubMConv3d(2, 3))
 
 
 ODD = {

@@ -48,6 +48,25 @@ def test_float64_is_not_rounded_silently():
         assert torch.equal(vxt.to_torch(vxt.to_jax(tensor)), tensor)
 
 
+def test_integers_are_not_wrapped_silently():
+    for dtype, most in ((torch.int64, 2**31 - 1), (torch.uint64, 2**32 - 1)):
+        assert vxt.to_jax(torch.tensor([3, most], dtype=dtype)).tolist() == [3, most]
+        with pytest.raises(vx.InputError, match=rf"{most + 1}, which does not fit u?int32.*x64"):
+            vxt.to_jax(torch.tensor([3, most + 1], dtype=dtype))
+        with jax.enable_x64(True):
+            assert vxt.to_jax(torch.tensor([most + 1], dtype=dtype)).tolist() == [most + 1]
+    assert vxt.to_jax(torch.tensor([2**32 - 1], dtype=torch.uint32)).tolist() == [2**32 - 1]
+    with pytest.raises(vx.InputError, match="complex128, which JAX would round to complex64"):
+        vxt.to_jax(torch.ones(2, dtype=torch.complex128))
+
+
+def test_what_has_no_values_of_pytorch_or_jax():
+    with pytest.raises(vx.InputError, match=r"to_jax of ndarray: expected a torch\.Tensor"):
+        vxt.to_jax(np.ones(3))
+    with pytest.raises(vx.InputError, match="to_torch of a traced array"):
+        jax.jit(vxt.to_torch)(jnp.ones(3))
+
+
 def test_tensors_made_in_inference_mode_are_ordinary():
     with torch.inference_mode():
         made = vxt.to_torch(jnp.ones(3))

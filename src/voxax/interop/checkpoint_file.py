@@ -25,6 +25,8 @@ Location = str | os.PathLike[str]
 """Path of a file, or ``hf://owner/name/file`` for a file of a Hugging Face repository."""
 
 SAFETENSORS = ".safetensors"
+# What PyTorch's errors name: the class or function that a file would import, or TorchScript.
+_REFUSED = re.compile(r"(?:GLOBAL |with (?=TorchScript))([\w.]+)")
 _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
 
 
@@ -225,9 +227,15 @@ def _read_torch(path: Path) -> Any:
     except (FileNotFoundError, FileFormatError):
         raise
     except Exception as error:  # a broken pickle may raise any exception
+        refused = _REFUSED.search(str(error))
+        if refused is None:
+            raise FileFormatError(
+                f"{path} is damaged, or no PyTorch file ({type(error).__name__}): download or save "
+                "it again"
+            ) from error
         raise FileFormatError(
-            f"{path} is no PyTorch file of tensors alone ({_first_line(error)}): save "
-            "model.state_dict(), and pass that file"
+            f"{path} is no PyTorch file of tensors alone, it needs {refused[1]:.200}, which may "
+            "run code: save model.state_dict(), and pass that file"
         ) from error
 
 

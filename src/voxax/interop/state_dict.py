@@ -149,8 +149,13 @@ def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> 
 
     The other arguments and the result are as in :func:`from_spconv`.
     """
-    if not isinstance(state_dict, Mapping):
+    if isinstance(state_dict, str | os.PathLike):
         state_dict = read_checkpoint(state_dict)
+    elif not isinstance(state_dict, Mapping):
+        raise InputError(
+            f"a state dict of {type(state_dict).__name__}: expected a dict of tensors by name, or "
+            "the path of a file. For a PyTorch module, pass module.state_dict()"
+        )
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
     prefixes = bind(layers, groups, peer, names)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import jax
 import torch
 
+from voxax._compat import is_traced
 from voxax.errors import InputError
 
 
@@ -23,18 +24,33 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     Otherwise the array is a copy.
 
     Args:
-      tensor: ``[...]``, of any shape, on the CPU.
+      tensor: ``[...]``, of any shape, on the CPU. With JAX's 64-bit mode off, int64 becomes int32,
+        and uint64 becomes uint32.
 
     Raises:
-      InputError: the tensor is float64 and JAX's 64-bit mode is off, so that JAX would round it.
+      InputError: ``tensor`` is no PyTorch tensor; or JAX's 64-bit mode is off, and the tensor is
+        float64 or complex128, which JAX would round, or has integers that do not fit 32 bits.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise InputError(
+            f"to_jax of {type(tensor).__name__}: expected a torch.Tensor; for arrays and lists, "
+            "take jax.numpy.asarray"
+        )
     # Detached: PyTorch exports no tensor that requires a gradient. JAX takes dense rows only.
     array = jax.dlpack.from_dlpack(tensor.detach().contiguous())
-    if tensor.dtype is torch.float64 and array.dtype.itemsize != 8:
-        raise InputError(
-            "a float64 tensor, which JAX would round to float32: set "
-            'jax.config.update("jax_enable_x64", True), or convert with .float()'
-        )
+    if array.dtype.itemsize < tensor.dtype.itemsize:
+        name = str(tensor.dtype).removeprefix("torch.")
+        advice = 'set jax.config.update("jax_enable_x64", True), or convert the tensor first'
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise InputError(
+                f"a tensor of {name}, which JAX would round to {array.dtype}: {advice}"
+            )
+        values = tensor.detach().cpu().numpy()
+        wide = values[values != values.astype(array.dtype)]
+        if wide.size:
+            raise InputError(
+                f"a tensor of {name} with {wide[0]}, which does not fit {array.dtype}: {advice}"
+            )
     return array
 
 
@@ -48,7 +64,13 @@ def to_torch(array: jax.Array) -> torch.Tensor:
       array: ``[...]``, of any shape, and of a dtype that PyTorch has.
 
     Raises:
+      InputError: ``array`` is traced by ``jax.jit`` or a similar transformation.
       RuntimeError: the computation of ``array`` failed.
     """
+    if is_traced(array):
+        raise InputError(
+            "to_torch of a traced array, which has no values yet: call it on the results of the "
+            "function that jax.jit, jax.grad or jax.vmap transforms"
+        )
     with torch.inference_mode(False):
         return torch.from_dlpack(jax.block_until_ready(array))

@@ -17,6 +17,7 @@ import pytest
 from own_process import run_python
 from voxax.errors import ModuleLoadedError
 from voxax.torch.core import children
+from voxax.torch.core.script import run_script
 
 torch = pytest.importorskip("torch")
 
@@ -356,3 +357,9 @@ def test_what_children_run_first_needs_the_standard_library_only():
     file = children.__file__
     code = f"import runpy; runpy.run_path({file!r}); import sys; print('voxax' in sys.modules)"
     assert run_python("-I", "-c", code).strip() == "False"
+
+
+def test_a_folder_is_no_script(door, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path)])
+    with pytest.raises(SystemExit, match="is a folder without __main__"):
+        run_script(door.package, lambda: None, None)

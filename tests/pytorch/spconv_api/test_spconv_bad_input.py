@@ -254,6 +254,26 @@ def test_no_voxels(layer, channels):
         assert parameter.grad is None or not parameter.grad.any()
 
 
+def test_layers_that_share_a_key_have_one_kernel():
+    x = spconv.SubMConv3d(3, 3, 3, indice_key="k")(tensor())
+    with pytest.raises(InputError, match=r"'k' have one kernel size: .*3, 3, 3.*5, 5, 5"):
+        spconv.SubMConv3d(3, 3, 5, indice_key="k")(x)
+
+
+def test_what_is_no_tensor_of_pytorch():
+    x = tensor()
+    for values in ((x.features.numpy(), x.indices), (x.features, x.indices.numpy())):
+        with pytest.raises(InputError, match=r"of ndarray: expected a PyTorch tensor.*as_tensor"):
+            spconv.SparseConvTensor(*values, SHAPE, 2)
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+def test_weights_are_real_numbers():
+    layer = spconv.SubMConv3d(3, 4, 3).to(torch.complex64)
+    with pytest.raises(InputError, match=r"weight of torch\.complex64: expected"):
+        layer(tensor())
+
+
 def test_no_voxels_through_a_network():
     down = spconv.SparseConv3d(4, 4, 2, 2, indice_key="down")
     net = spconv.SparseSequential(

@@ -1,8 +1,10 @@
 """spconv's own names: registered, refused beside the real package, and taken back."""
 
 import importlib
+import pickle
 import pkgutil
 import sys
+from importlib.machinery import PathFinder
 from types import ModuleType
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import voxax.torch.spconv as spconv
+from own_process import run_python
 
 pytestmark = pytest.mark.torch
 
@@ -191,10 +194,40 @@ def test_voxels_as_data_pipelines_make_them(installed):
         np.testing.assert_allclose(row[number:], row[:number].mean(0) + 0 * row[number:], rtol=1e-5)
 
 
+PICKLED = """
+import sys, torch
+from torch import nn
+import spconv.pytorch as spconv
+torch.set_num_threads(1)
+net = spconv.SparseSequential(
+    spconv.SubMConv3d(2, 4, 3, indice_key="fine", bias=False), nn.ReLU(),
+    spconv.SparseConv3d(4, 8, 3, 2, 1, indice_key="down", bias=False),
+    spconv.SparseMaxPool3d(2, 2, indice_key="pool"),
+).eval()
+up = spconv.SparseInverseConv3d(8, 4, 2, indice_key="pool", bias=False)
+indices = torch.nonzero(torch.rand(2, 6, 7, 8) < 0.3).int().contiguous()
+x = spconv.SparseConvTensor(torch.randn(len(indices), 2), indices, [6, 7, 8], 2)
+with torch.no_grad():
+    y = net(x)
+    torch.save((net, up, x, y, up(y).features), sys.argv[1])
+"""
+
+
+def test_pickles_that_spconv_wrote(installed, tmp_path):
+    if PathFinder.find_spec("spconv") is None:
+        pytest.skip("spconv is not installed: pip install spconv==2.3.8")
+    run_python("-c", PICKLED, tmp_path / "pickled.pt")
+    net, up, x, y, expected = torch.load(tmp_path / "pickled.pt", weights_only=False)
+    with torch.no_grad():
+        torch.testing.assert_close(net(x).features, y.features)
+        torch.testing.assert_close(up(net(x)).features, expected)
+        torch.testing.assert_close(up(y).features, expected)
+    net.load_state_dict(net.state_dict())
+    assert pickle.loads(pickle.dumps(net))[0].act_type is net[0].act_type
+
+
 def test_pickles_of_spconv_load(installed):
     """Classes are found by spconv's names, as in a module that it has pickled."""
-    import pickle
-
     stored = pickle.dumps(spconv.SubMConv2d(2, 3, 3), protocol=0)
     renamed = stored.replace(b"cvoxax.torch.spconv.", b"cspconv.pytorch.")
     assert renamed != stored

@@ -235,14 +235,18 @@ ERRORS |= {
     "configuration": (lambda: spnn.Conv3d(3, 4, config="x")(tensor(ONE)), "expected a dictionary"),
     "global configuration": (lambda: F.set_global_conv_config("x"), "expected a dictionary"),
     "cat of none": (lambda: ts.cat([]), "of no tensors"),
-    "sum of channels": (lambda: tensor(ONE) + tensor(ONE, 2), r"\[3, 2\] channels"),
-    "generative sum": (lambda: ts.generative_add(tensor(ONE), tensor(ONE, 2)), r"\[3, 2\] chan"),
+    "sum of channels": (lambda: tensor(ONE) + tensor(ONE, 2), "as many channels"),
+    "generative sum": (lambda: ts.generative_add(tensor(ONE), tensor(ONE, 2)), "as many channels"),
+    "layer on labels": (
+        lambda: spnn.Conv3d(3, 4)(ts.SparseTensor(torch.ones(1), CELL)),
+        r"shape \[1\].*: expected \[N, C\]",
+    ),
     "collate none": (lambda: ts.collate.sparse_collate([]), "a batch of 0"),
     "collate channels": (
         lambda: ts.collate.sparse_collate(
             [ts.SparseTensor(torch.ones(1, c), CELL[:, 1:]) for c in (2, 3)]
         ),
-        r"\[2, 3\] channels",
+        r"\[1, 2\] and \[1, 3\]: expected as many channels",
     ),
     "points": (lambda: ts.quantize.sparse_quantize(torch.ones(2, 4)), r"expected \[N, 3\]"),
     "sizes": (lambda: ts.quantize.sparse_quantize(torch.ones(2, 3), (1, 2)), "or three"),

@@ -11,6 +11,7 @@ from sparse_scenes import same, scene, taps  # noqa: E402
 
 import voxax.torch.torchsparse as ts  # noqa: E402
 import voxax.torch.torchsparse.nn.functional as F  # noqa: E402
+from voxax.torch.torchsparse import version_1_4  # noqa: E402
 from voxax.torch.torchsparse.nn.utils import get_kernel_offsets  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -136,6 +137,17 @@ def test_batches():
     assert torch.equal(batch["x"].C[20:41, 1:], items[1]["x"].C)
     assert batch["x"].C.dtype == torch.int32
     assert ts.collate.sparse_collate_fn([1, 2]) == [1, 2]
+
+
+@pytest.mark.parametrize("version", [ts, version_1_4])
+def test_batches_of_labels(version):
+    """One number for each voxel, as in the data sets of TorchSparse's examples."""
+    coords, labels = torch.arange(6).view(2, 3).int(), torch.tensor([1, 2])
+    items = [{"y": version.SparseTensor(coords=coords, feats=labels)} for _ in range(2)]
+    assert version.utils.collate.sparse_collate_fn(items)["y"].feats.tolist() == [1, 2, 1, 2]
+    both = [items[0]["y"], version.SparseTensor(labels[:, None], coords)]
+    with pytest.raises(ValueError, match=r"\[2\] and \[2, 1\]: expected as many channels"):
+        version.utils.collate.sparse_collate(both)
 
 
 def test_point_tensors_share_what_was_looked_up():

@@ -12,6 +12,8 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
 
+from voxax.torch.core.uncompiled import is_traced
+
 # Methods that run when a module is called. User code may replace them, on a module or a class.
 _CALLED = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_compiled_call_impl")
 _KNOWN: dict[type, list[Any]] = {}
@@ -61,9 +63,11 @@ def is_known(module: nn.Module) -> bool:
 def nobody_listens() -> bool:
     """Return True if results may be computed without PyTorch's operations.
 
-    False under autocast, compilation, ``torch.func``, forward-mode derivatives or global hooks.
+    False under autocast, compilation, tracing, ``torch.func``, forward-mode derivatives or global
+    hooks.
     """
-    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+    compiled = torch.compiler.is_compiling() or is_traced()
+    if compiled or torch.is_autocast_enabled("cpu"):
         return False
     # PyTorch itself has to compute forward derivatives and with the tensors of ``torch.func``.
     if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():

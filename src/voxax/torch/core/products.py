@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from voxax._native import host, host_depthwise, host_products, library
+from voxax.torch.core.errors import FLOATS, ArgumentError
 from voxax.torch.core.kernel_map import KernelMap, PairMap
+from voxax.torch.core.uncompiled import refuse_tracing
 
 
 def convolve(
@@ -38,7 +40,16 @@ def convolve(
 
     Returns:
       ``[M, C_out]`` in the dtype of the features; half precision is summed in float32.
+
+    Raises:
+      ArgumentError: other dtypes than float32, float64, float16 and bfloat16; or the call is traced
+        (:func:`refuse_tracing`).
     """
+    if weight.dtype not in FLOATS or features.dtype is not weight.dtype:
+        raise ArgumentError(
+            f"features of {features.dtype} and a weight of {weight.dtype}: expected both of "
+            "float32, float64, float16 or bfloat16; convert with .float()"
+        )
     if torch.is_grad_enabled():
         out = _Forward.apply(features, weight, kernel_map)
         # In place: nothing else holds the product.
@@ -192,8 +203,10 @@ def view(tensor: Tensor) -> np.ndarray:
 def natively(kernel_map: KernelMap) -> bool:
     """Return True if native kernels can compute along ``kernel_map``; warn once if there are none.
 
-    Native kernels need the table that a :class:`PairMap` lacks.
+    Native kernels need the table that a :class:`PairMap` lacks. Raises the error of
+    :func:`refuse_tracing`.
     """
+    refuse_tracing()
     if host.available():
         return not isinstance(kernel_map, PairMap)
     _warn_slow()

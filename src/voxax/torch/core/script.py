@@ -16,7 +16,8 @@ def run_script(package: str, install: Callable[[], None], described: str | None)
     library's name. ``--help`` prints the usage of ``python -m package`` and the text ``described``.
 
     Raises:
-      SystemExit: the command line names nothing, or a script that does not exist.
+      SystemExit: the command line names nothing, a script that does not exist, or a folder without
+        ``__main__.py``.
     """
     usage = f"usage: python -m {package} SCRIPT [ARGS...]\n       ... -m MODULE [ARGS...]"
     arguments = sys.argv[1:]
@@ -33,6 +34,8 @@ def run_script(package: str, install: Callable[[], None], described: str | None)
     script = Path(arguments[0])
     if not script.exists():
         sys.exit(f"no script {script}")
+    if script.is_dir() and not (script / "__main__.py").exists():
+        sys.exit(f"{script} is a folder without __main__.py: give a script")
     sys.argv = arguments
     # `python -m` puts the current folder first; Python itself puts a script's own there.
     sys.path[0] = str(script.resolve().parent)

@@ -1,4 +1,4 @@
-"""Decorate functions that ``torch.compile`` or ``torch.func`` must not transform."""
+"""Keep PyTorch's compiler, ``torch.func`` and tracers out of functions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,30 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from voxax.torch.core.errors import ArgumentError
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+# PyTorch 2.6 lacks is_exporting.
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)
+
+
+def is_traced() -> bool:
+    """Return True under ``torch.jit.trace`` and ``torch.export``."""
+    return torch._C._is_tracing() or _is_exporting()
+
+
+def refuse_tracing() -> None:
+    """Raise :class:`ArgumentError` if :func:`is_traced`.
+
+    PyTorch would record memory that native kernels have not filled, and kernel maps as constants.
+    """
+    if is_traced():
+        raise ArgumentError(
+            "a sparse layer under torch.jit.trace, torch.export or torch.onnx, which cannot record "
+            "it: call the PyTorch module itself. For deployment, load its weights into a JAX model "
+            "and take voxax.export"
+        )
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -37,11 +59,13 @@ def untransformed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a function so that it computes with plain tensors, also inside ``torch.func``.
 
     The transformations of ``torch.func`` wrap all results, and wrapped tensors have no memory. Use
-    this for functions of coordinates and kernel maps, which have no derivatives.
+    this for functions of coordinates and kernel maps, which have no derivatives. The function
+    raises the error of :func:`refuse_tracing`.
     """
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        refuse_tracing()
         with torch._C._DisableFuncTorch():
             return function(*args, **kwargs)
 

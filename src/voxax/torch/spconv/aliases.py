@@ -98,6 +98,8 @@ def _names() -> dict[str, str | ModuleType]:
         "spconv": {name: getattr(pytorch, name) for name in _ROOT},
         **binary.MODULES,
         "cumm": {"__version__": binary.BUILD_CUMM_VERSION},
+        "cumm.core_cc": {},
+        "cumm.core_cc.tensorview_bind": {"Activation": binary.PickledActivation},
     }
     names = {name: made(_PACKAGE, name, contents) for name, contents in roots.items()}
     return names | tree(_PACKAGE, "spconv.pytorch") | _NAMES

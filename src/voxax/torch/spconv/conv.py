@@ -115,7 +115,11 @@ class SparseConvolution(Window):
         self.weight = nn.Parameter(torch.zeros(self.weight_shape, **made))
         self.bias = nn.Parameter(torch.zeros(self.out_channels, **made)) if bias else None
         self.reset_parameters()
-        self.register_load_state_dict_pre_hook(_to_saved_layout)
+        self.register_load_state_dict_pre_hook(type(self)._load_weight_different_layout)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A pickle of spconv has an object of cumm, see core_cc.PickledActivation.
+        super().__setstate__({**state, "act_type": Activation(state["act_type"].value)})
 
     def reset_parameters(self) -> None:
         """Draw random weights and bias from PyTorch's generator: the same numbers as spconv."""
@@ -125,6 +129,24 @@ class SparseConvolution(Window):
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             nn.init.uniform_(self.bias, -1 / root, 1 / root)
+
+    def _load_weight_different_layout(
+        self, state_dict: dict[str, Tensor], prefix: str, *rest: Any
+    ) -> None:
+        """Permute the layer's weight in a checkpoint to ``[C_out, *k, C_in]``, before it is loaded.
+
+        ``state_dict`` is the checkpoint. The weight's layout in it is ``SAVED_WEIGHT_LAYOUT``.
+        Pickles of spconv contain the name of this method.
+        """
+        del rest
+        layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", self.ndim
+        if layout not in ("", "KRSC", "RSKC", "RSCK"):
+            raise ArgumentError(
+                f"SPCONV_SAVED_WEIGHT_LAYOUT={layout!r}: expected KRSC, RSKC or RSCK"
+            )
+        if layout in ("RSKC", "RSCK") and key in state_dict:
+            out, into = (ndim, ndim + 1) if layout == "RSKC" else (ndim + 1, ndim)
+            state_dict[key] = state_dict[key].permute(out, *range(ndim), into).contiguous()
 
     def is_inverseable(self) -> bool:
         """Return whether an inverse convolution can use this layer's ``indice_key``."""
@@ -270,7 +292,7 @@ class SparseConvolution(Window):
         The map is from the voxels of ``input`` to the output voxels.
         """
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
-        if data is not None and data.algo != self.algo:
+        if data is not None and data.algo != self.algo and data.ksize == self.kernel_size:
             raise ArgumentError(
                 f"indice_key {self.indice_key!r} belongs to a layer with algo={data.algo}, this "
                 f"one has {self.algo}: layers that share a key have one algorithm"
@@ -331,22 +353,6 @@ class SparseConvolution(Window):
                 f"({len(expected.indices)}, here {len(sites.indices)}), or on the same in another "
                 "order: take another key, or a tensor without these pairs (indice_dict={})"
             )
-
-
-def _to_saved_layout(
-    layer: SparseConvolution, state_dict: dict[str, Tensor], prefix: str, *rest: Any
-) -> None:
-    """Permute the layer's weight in a checkpoint to ``[C_out, *k, C_in]``, before it is loaded.
-
-    ``state_dict`` is the checkpoint. The weight's layout in it is ``SAVED_WEIGHT_LAYOUT``.
-    """
-    del rest
-    layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
-    if layout not in ("", "KRSC", "RSKC", "RSCK"):
-        raise ArgumentError(f"SPCONV_SAVED_WEIGHT_LAYOUT={layout!r}: expected KRSC, RSKC or RSCK")
-    if layout in ("RSKC", "RSCK") and key in state_dict:
-        out, into = (ndim, ndim + 1) if layout == "RSKC" else (ndim + 1, ndim)
-        state_dict[key] = state_dict[key].permute(out, *range(ndim), into).contiguous()
 
 
 def _folded(norm: nn.BatchNorm1d, bias: Tensor | None) -> tuple[Tensor, Tensor]:

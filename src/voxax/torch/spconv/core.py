@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.fx._symbolic_trace import ProxyableClassMeta
 
 from voxax.torch.core.duplicates import Duplicates, LastOfVoxel
@@ -74,6 +75,12 @@ class Pairs:
         self.out_indices, self.out_spatial_shape = out.indices, out.spatial_shape
         self.is_subm, self.algo, self.ksize, self.stride, self.dilation, self.padding = layer
         self.voxel_num = self.in_voxel_num = self.out_voxel_num = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "kernel_map" in state:
+            self.__dict__.update(state)
+        else:  # spconv pickles the arguments of the constructor
+            self.__init__(**state)
 
     @classmethod
     def of(cls, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> Self:
@@ -261,7 +268,15 @@ def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor
     return made.index_copy(0, flat, updates.reshape(-1, *sizes[ndim:])).reshape(sizes)
 
 
-def _check_tensors(features: Tensor, indices: Tensor, spatial_shape: Any, batch_size: Any) -> None:
+def _check_tensors(features: Any, indices: Any, spatial_shape: Any, batch_size: Any) -> None:
+    for value, name in ((features, "features"), (indices, "indices")):
+        if isinstance(value, Proxy):  # of torch.fx, which has no shape
+            return
+        if not isinstance(value, Tensor):
+            raise ArgumentError(
+                f"{name} of {type(value).__name__}: expected a PyTorch tensor; convert with "
+                "torch.as_tensor"
+            )
     axes = indices.shape[1] - 1 if indices.ndim == 2 else 0
     if features.ndim != 2 or not 1 <= axes <= 4:
         raise ArgumentError(
@@ -323,8 +338,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         enable_timer: bool = False,
         force_algo: ConvAlgo | None = None,
     ) -> None:
-        if isinstance(features, Tensor) and isinstance(indices, Tensor):
-            _check_tensors(features, indices, spatial_shape, batch_size)
+        _check_tensors(features, indices, spatial_shape, batch_size)
         self._features, self.indices = features, indices
         self.spatial_shape, self.batch_size = spatial_shape, batch_size
         self.grid: Tensor | None = torch.empty(0) if grid is None else grid
@@ -337,6 +351,11 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sites": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._sites = None
+        for name, value in state.items():  # spconv pickles spatial_shape and batch_size
+            setattr(self, name, value)
 
     def __repr__(self) -> str:
         return f"SparseConvTensor[shape={self._features.shape}]"

@@ -72,6 +72,13 @@ class CompileInfo(metaclass=_Named):
     get_compiled_gemm_cuda_arch = get_compiled_cuda_arch
 
 
+class PickledActivation:
+    """Activation in a module that spconv has pickled: its number, as ``value``."""
+
+    def __setstate__(self, value: int) -> None:
+        self.value = value
+
+
 MODULES: dict[str, dict[str, type]] = {
     "spconv.core_cc": {},
     "spconv.core_cc.csrc": {},

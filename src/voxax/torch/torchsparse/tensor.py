@@ -227,9 +227,11 @@ def check_channels(name: str, *tensors: SparseTensor) -> None:
 
     ``name``, the operation, begins the text of the error.
     """
-    numbers = [tensor._features.rows().shape[1] for tensor in tensors]
-    if len(set(numbers)) > 1:
-        raise ArgumentError(f"{name} of tensors of {numbers} channels: expected as many")
+    first, *others = [list(tensor._features.rows().shape) for tensor in tensors]
+    for shape in others:
+        if shape[1:] != first[1:]:
+            both = f"feats of shapes {first} and {shape}"
+            raise ArgumentError(f"{name} of {both}: expected as many channels")
 
 
 class PointTensor(_Parts):

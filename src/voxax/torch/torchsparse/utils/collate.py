@@ -15,8 +15,8 @@ def sparse_collate(inputs: list[SparseTensor]) -> SparseTensor:
     """Join scenes to one sparse tensor, whose coordinates have a column for the batch index.
 
     Each tensor of ``inputs`` is one scene. All must have the same stride and number of channels,
-    and coordinates ``[N, 3]`` without a batch index. NumPy arrays in ``inputs`` are converted to
-    PyTorch tensors in place.
+    and coordinates ``[N, 3]`` without a batch index. Features are ``[N, C]``, or ``[N]`` such as
+    labels. NumPy arrays in ``inputs`` are converted to PyTorch tensors in place.
     """
     if not inputs or not all(isinstance(tensor, SparseTensor) for tensor in inputs):
         kinds = sorted({type(tensor).__name__ for tensor in inputs})

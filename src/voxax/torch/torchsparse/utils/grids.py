@@ -54,12 +54,12 @@ def to_dense(
     """Return a dense grid with the features at their coordinates and zeros elsewhere.
 
     Args:
-      feats: features ``[N, C]``.
+      feats: features ``[N, C]`` or ``[N]``.
       coords: coordinates ``[N, 4]``: batch index, x, y, z.
       spatial_range: number of scenes, then the size of each axis.
 
     Returns:
-      ``[*spatial_range, C]``.
+      ``[*spatial_range, C]``, or ``[*spatial_range]``.
 
     Raises:
       ArgumentError: coordinates outside the range, or unequal numbers of rows.
@@ -72,4 +72,4 @@ def to_dense(
             f"coords {coords[outside][0].tolist()} outside spatial_range {sizes}: enlarge "
             "spatial_range, or drop these rows"
         )
-    return feats.new_zeros((*sizes, feats.shape[1])).index_put(coords.long().unbind(1), feats)
+    return feats.new_zeros((*sizes, *feats.shape[1:])).index_put(coords.long().unbind(1), feats)
