@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cli.made_checkpoints import detector
 from voxax import export
 from voxax.cli import main
 from voxax.nn.modules import SpatiallySparseConv
@@ -26,6 +27,16 @@ def test_unknown_models_and_chips(capsys):
     name = "test_export_command:layer"
     assert main(["export", name, "--capacity", "8", "--tpu", "abacus"]) == 2
     assert "'abacus' is no TPU topology" in capsys.readouterr().err
+
+
+def test_checkpoints_that_it_refuses(tmp_path, capsys):
+    box = (0.0, 0.0, -2.0, 16.0, 16.0, 2.0)
+    folder = detector(tmp_path / "checkpoint", ("Car",), "kitti", box)
+    usual = ["export", "--checkpoint", str(folder), "--capacity", "8", "--cpu"]
+    assert main(usual) == 2
+    assert "is of a detector" in capsys.readouterr().err
+    assert main([*usual, "--channels", "4"]) == 2
+    assert "--channels and --classes are of the checkpoint's network" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["7x", "tpu7x"])

@@ -1,11 +1,12 @@
 """What commands show while they work, on a terminal and without one."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from voxax.cli import progress
-from voxax.cli.progress import phase, training_bar, working
+from voxax.cli.progress import phase, result_table, training_bar, working
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,17 @@ def test_training_without_a_terminal_tells_its_state(capsys):
     assert (
         "training: 3 of 10 steps, 0 s so far  loss 0.500  accuracy 0.9" in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "command"),
+    [("detect", "detect FILE --checkpoint {}"), ("classify", "evaluate {} DATA")],
+)
+def test_the_next_command_is_for_the_shell(task, command, capsys):
+    metrics = {"task": task, "steps": 1, "programs_compiled": 1, "voxels_dropped": 0}
+    quoted = "'my [b]runs/checkpoint'"
+    result_table("", ["a"], [], {**metrics, "seconds": {"total": 1}}, Path("my [b]runs"))
+    assert f"next: voxax {command.format(quoted)}" in capsys.readouterr().out
 
 
 def test_an_error_ends_the_lines(capsys):

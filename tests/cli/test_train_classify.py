@@ -64,6 +64,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     path, whole, parts = shapes(tmp_path, rng), tmp_path / "whole", tmp_path / "parts"
     assert main(["train", str(path), "--out", str(whole)]) == 0
     said = capsys.readouterr().out
+    assert f"next: voxax evaluate {whole}/checkpoint DATA" in said
     assert "8 scans to train on, 2 to validate with, 2 classes" in said
     metrics = json.loads((whole / "metrics.json").read_text())
     assert metrics["task"] == "classify"
@@ -93,7 +94,8 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     capsys.readouterr()
     scan = str(tmp_path / "modelnet/flat/test/flat_0001.off")
     assert main(["segment", scan, "--checkpoint", str(parts / "checkpoint")]) == 2
-    assert "was trained for the task 'classify', not 'segment'" in capsys.readouterr().err
+    message = "was trained for the task 'classify', not 'segment': `voxax evaluate` takes it"
+    assert message in capsys.readouterr().err
 
 
 def test_scores():

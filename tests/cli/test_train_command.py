@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -134,6 +135,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     other = tmp_path / "other.toml"
     for old, new, message in (
         ("voxel_size = 1.0", "voxel_size = 0.5", "has voxel_size = 1.0, the configuration 0.5"),
+        ("steps = 6", "steps = 3", "steps = 3 is less than the 4 steps of the run in"),
         ("batch_size = 2", "batch_size = 1", "was trained with batch_size 2, now it is 1"),
     ):
         other.write_text(path.read_text().replace(old, new))
@@ -144,6 +146,21 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     assert losses(parts) == losses(whole)
     resumed = json.loads((parts / "metrics.json").read_text())
     assert resumed["val_iou"] == metrics["val_iou"]
+
+
+def test_nothing_to_learn(tmp_path, rng, capsys):
+    folders.labeled(tmp_path / "files", rng, ["train/a.npz", "val/b.npz"], 50)
+    path = tmp_path / "run.toml"
+    text = KITTI.format(steps=2, batch=1).replace('"semantic_kitti"', '"files"')
+    for old, new in (('"kitti"', '"files"'), ('"00"', '"train/*"'), ('"08"', '"val/*"')):
+        text = text.replace(old, new)
+    text = text.replace('attributes = ["intensity"]', 'classes = {1 = "car", 3 = "tree"}')
+    labels = "has a class of 'car', 'tree': .*a.npz has the labels 2, 6"
+    for more, message in (("", labels), ("radius = 1e-9\n", "is left: radius = 1e-09")):
+        path.write_text(text.replace("[model]", f"{more}[model]"))
+        assert main(["train", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert re.search(f"data: no point of 1 of the training scans {message}", said)
 
 
 @pytest.mark.slow

@@ -129,6 +129,8 @@ def test_the_documented_classes(tmp_path):
     rest = "[model]\nvoxel_size = 1\n[training]\nsteps = 1\n"
     config = read_config(written(tmp_path, data + blocks[1] + rest))
     assert config.classes() == {2: "ground", 6: "building"}
+    merged = read_config(written(tmp_path, data + blocks[1] + '9 = "ground"\n' + rest))
+    assert merged.class_names() == ("ground", "building")
 
 
 def test_a_split_in_a_text_file(tmp_path):
@@ -216,12 +218,20 @@ voxel_size = 0.5 -> voxel_size = 1; name = "spunet-14"; width = 2
     data.classes = []: it must be a table of strings
 "kitti" -> "kitti"; [data.classes]; a = "b"
     has the key 'a': ids are whole numbers
+"kitti" -> "kitti"; [data.classes]; -1 = "b"
+    has the key '-1': ids are whole numbers of at least 0, such as 2 = "ground"; negative
+"kitti" -> "kitti"; [data.classes]; 01 = "a"; 1 = "b"
+    data.classes has an id twice: 1, 1
+[data] train = []; validation = []
+    data.train and data.validation = [] names no scan: name some, or leave the key out
 [model] -> [modle]
     no key modle: did you mean model? Known are task, out, seed
 [augment] scale = [1]
     [1]: it must be a list of two numbers
 [augment] drop = 2
-    drop = 2: it must be a number, at least 0, at
+    drop = 2: it must be a number, at least 0, below 1
+[augment] dropout = [1, 0.5]
+    augment.dropout = [1, ...] leaves no point: give a smaller share
 [augment] elastic_distortion = [[0.2, 0.4], [1]]
     elastic_distortion = [[0.2, 0.4], [1]]: it must be a list of lists of two numbers,
 [augment] elastic_distortion = [[0.2, -1]]

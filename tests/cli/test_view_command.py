@@ -122,6 +122,14 @@ def test_unknown_color(tmp_path, rng, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "nosuchhost.invalid", "x" * 99])
+def test_an_address_of_no_machine_here(host, tmp_path, rng, capsys):
+    pytest.importorskip("viser", reason="viser is not installed")
+    scan(tmp_path / "a.npz", rng)
+    assert main(["view", str(tmp_path / "a.npz"), "--host", host]) == 2
+    assert f"cannot listen on '{host}': " in capsys.readouterr().err
+
+
 def test_command_serves_until_it_is_interrupted(tmp_path, rng):
     pytest.importorskip("viser", reason="viser is not installed")
     scan(tmp_path / "a.npz", rng)

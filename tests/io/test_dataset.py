@@ -112,6 +112,11 @@ def test_labeled_files(tmp_path, rng):
         np.testing.assert_array_equal(cloud.labels == 0, cloud.positions[:, 2] > 0)
     partial = dataset("files", tmp_path, ["train/*"], ["val/*"], {6: "building"})
     assert set(np.unique(partial.train[0]().labels)) == {-1, 0}
+    assert partial.train[0].labels_found() == [2, 6]
+    classes = {9: "other", 6: "all", 7: "other", 2: "all"}
+    merged = dataset("files", tmp_path, ["train/*"], ["val/*"], classes)
+    assert merged.class_names == ("other", "all")
+    assert (pickle.loads(pickle.dumps(merged.train[0]))().labels == 1).all()
 
 
 def test_a_file_of_several_clouds_is_no_scan(tmp_path):
@@ -159,6 +164,8 @@ def test_labeled_files_say_what_is_missing(tmp_path, rng):
     for pattern in ("", "/tmp/*"):
         with pytest.raises(InputError, match="is no pattern of files below"):
             dataset("files", tmp_path, [pattern], ["a*"], {1: "one"})
+    with pytest.raises(InputError, match="classes has the ids -1: ids are at least 0"):
+        dataset("files", tmp_path, ["a*"], ["b*"], {1: "one", -1: "two"})
     with pytest.raises(InputError, match="classes is for format 'files'"):
         dataset("scannet", tmp_path, ["a"], ["b"], {1: "one"})
     with pytest.raises(InputError, match="format 'lyft' is unknown"):

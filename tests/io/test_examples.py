@@ -9,6 +9,7 @@ from voxax.coords import bucket_capacity
 from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io.examples import GEOMETRIC_FEATURES, Preparation, majority
+from voxax.io.mean_features import MeanFeatures
 from voxax.io.point_cloud import PointCloud
 
 
@@ -111,6 +112,15 @@ def test_unknown_attribute_is_refused():
     wide = PointCloud(np.zeros((2, 3)), {"rgb": np.zeros((2, 4), np.uint8)}, source="scan.ply")
     with pytest.raises(InputError, match=r"'rgb' of scan\.ply has 4 numbers.*reads 3"):
         Preparation(0.5, ("rgb",))(wide)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+@pytest.mark.parametrize("kind", [Preparation, MeanFeatures])
+def test_values_that_are_not_finite_are_refused(kind, value):
+    given = cloud()
+    given.attributes["intensity"][7] = value
+    with pytest.raises(InputError, match=r"'intensity' of .* at 1 of 400 .* at row 7: "):
+        kind(0.5, ("intensity",))(given)
 
 
 def test_colors_are_three_channels_from_0_to_1():

@@ -21,8 +21,8 @@ def export(
     tpu: str | None = None,
     cuda: bool = False,
     cpu: bool = False,
-    channels: int = 4,
-    classes: int = 20,
+    channels: int | None = None,
+    classes: int | None = None,
     ndim: int = 3,
     batch_size: int = 1,
     dtype: Literal["float32", "bfloat16"] = "float32",
@@ -42,13 +42,14 @@ def export(
           Voxels, or a function without arguments that makes one. A named model has random
           weights.
       capacity: Largest number of voxels that the program takes.
-      checkpoint: Folder of a checkpoint of `voxax demo` or `voxax train`, instead of a model.
+      checkpoint: Folder of a checkpoint of `voxax demo` or `voxax train`, instead of a model. Not
+          of a detector.
       output: File to write.
       tpu: Compile for this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
       cuda: Compile for NVIDIA GPUs.
       cpu: Compile for CPUs.
-      channels: Input channels of a model.
-      classes: Output channels of a named model.
+      channels: Input channels of a model; by default 4.
+      classes: Output channels of a named model; by default 20.
       ndim: Number of spatial axes.
       batch_size: Number of scenes in a batch.
       dtype: Type of the input features.
@@ -65,6 +66,10 @@ def export(
         raise InputError("give one of --tpu CHIP, --cuda and --cpu")
     if (model is None) == (checkpoint is None):
         raise InputError("give a model, or --checkpoint FOLDER, and not both")
+    if checkpoint is not None and not (channels is None and classes is None):
+        raise InputError("--channels and --classes are of the checkpoint's network: leave them out")
+    channels = 4 if channels is None else channels
+    classes = 20 if classes is None else classes
     check_writable(output.parent)
     if output.is_dir():
         raise InputError(f"--output {output} is a folder: give the path of a file")
@@ -77,9 +82,16 @@ def export(
         limit.check(name, value)
     if checkpoint is not None:
         from voxax.cli.apply import Trained
+        from voxax.cli.detection_task import Detection
+        from voxax.cli.tasks import task_of
 
+        if isinstance(task_of(checkpoint), Detection):
+            raise InputError(
+                f"the checkpoint in {checkpoint} is of a detector, and a program is of a network "
+                "that returns voxels: detectors cannot be exported"
+            )
         trained = Trained(checkpoint)
-        network, channels = trained.trainer.model(), trained.preparation.num_channels
+        network, channels = trained.trainer.model(), int(trained.preparation.num_channels)
         network.eval()
     else:
         network = model_of(str(model), channels, classes)

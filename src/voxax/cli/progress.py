@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -186,7 +187,7 @@ def result_table(
     checkpoint.
     """
     print_table(names, rows, title)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # paths may have brackets
     seconds = metrics["seconds"]
     console.print(
         f"{metrics['steps']} steps, {metrics['programs_compiled']} programs compiled, "
@@ -205,8 +206,16 @@ def result_table(
             continue
         # soft_wrap keeps long paths in one piece, so that they can be copied.
         console.print(f"{label:>10}  {out / name}", soft_wrap=True)
-    command = f"voxax {metrics['task']} FILE --checkpoint {out / 'checkpoint'}"
-    console.print(f"next: {command}", soft_wrap=True)
+    task, checkpoint = metrics["task"], shlex.quote(str(out / "checkpoint"))
+    command, options = command_of(task), f"FILE --checkpoint {checkpoint}"
+    if command == "evaluate":
+        options = f"{checkpoint} DATA"
+    console.print(f"next: voxax {command} {options}", soft_wrap=True)
+
+
+def command_of(task: str) -> str:
+    """Return the name of the command that applies networks trained for `task`."""
+    return "evaluate" if task == "classify" else task
 
 
 MESSAGES = {

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from voxax import _limits
-from voxax.cli.progress import scan_bar
+from voxax.cli.progress import command_of, scan_bar
 from voxax.cli.scenes import run
 from voxax.cli.split_data import SplitData
 from voxax.errors import InputError
@@ -95,7 +95,7 @@ def write_all(
         if data.layout.task != task:
             raise InputError(
                 f"{data.layout.folder} is for the task {data.layout.task!r}: `voxax "
-                f"{data.layout.task}` takes it"
+                f"{command_of(data.layout.task)}` takes it"
             )
         if kind is not None:
             if data.radius:

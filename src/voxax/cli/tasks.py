@@ -13,13 +13,14 @@ from flax import nnx
 from voxax._interrupts import uninterrupted
 from voxax.cli.classification_task import Classification
 from voxax.cli.folder_detection import FolderDetection
+from voxax.cli.progress import command_of
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError, VoxaxError
 from voxax.geometry import Plan, Voxels
 from voxax.geometry.level_fit import Fit
 from voxax.io.decoding import unpacked_limit
-from voxax.models.checkpoint import check_arrays, load_arrays, load_description
+from voxax.models.checkpoint import check_arrays, load_arrays, load_description, newest_step
 from voxax.models.training import StepTrainer
 
 _ALL: tuple[type[Task], ...] = (Segmentation, FolderDetection, Classification)
@@ -85,7 +86,7 @@ def task_as(folder: Path, kind: type[Kind]) -> Kind:
     if not isinstance(found, kind):
         raise InputError(
             f"the checkpoint in {folder} was trained for the task {found.task!r}, not "
-            f"{kind.task!r}: `voxax {found.task}` takes it"
+            f"{kind.task!r}: `voxax {command_of(found.task)}` takes it"
         )
     return found
 
@@ -121,9 +122,16 @@ def resumed(folder: Path, task: Kind) -> Kind:
     """Return `task` with the class weights and the source codebase of the checkpoint in `folder`.
 
     Raises:
-      InputError: another setting, except for `steps`, differs from the checkpoint's.
+      InputError: another setting, except for `steps`, differs from the checkpoint's, or the run
+        has more steps than `task`.
     """
     before, checkpoint = task_as(folder / "checkpoint", type(task)), folder / "checkpoint"
+    done = newest_step(checkpoint) or 0
+    if task.steps < done:
+        raise InputError(
+            f"steps = {task.steps} is less than the {done} steps of the run in {checkpoint}: give "
+            "more, or begin anew in another folder"
+        )
     kept: dict[str, Any] = {}
     for field in dataclasses.fields(task):
         old, new = getattr(before, field.name), getattr(task, field.name)

@@ -19,8 +19,8 @@ def train(
     """Train a network on labeled scans, with the settings of a configuration file.
 
     The network learns a class for each point, boxes of objects, or a class for each cloud. Writes a
-    checkpoint for `voxax segment` or `voxax detect`, the loss of every step, and metrics.json with
-    the score of the validation scans. Ctrl-C stops early and leaves a usable checkpoint.
+    checkpoint for `voxax segment`, `detect` or `evaluate`, the loss of every step, and metrics.json
+    with the score of the validation scans. Ctrl-C stops early and leaves a usable checkpoint.
 
     Args:
       config: The configuration, a TOML file.

@@ -65,7 +65,7 @@ def _key(meaning: str, default: Any = ..., **limits: float) -> Any:
     Args:
       meaning: description of the key, for the documentation and messages.
       default: default value; without one the key is required.
-      limits: limits of the values, ``ge``, ``gt`` or ``le``.
+      limits: limits of the values, ``ge``, ``gt``, ``le`` or ``lt``.
     """
     return Field(default, description=meaning, **limits)  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ class Augment(_Table):
     flip: bool = _key("mirror x and y, each with probability 1/2", True)
     scale: Pair = _key("smallest and largest factor", (0.95, 1.05))
     jitter: float = _key("standard deviation of noise on positions", 0, ge=0, le=1e9)
-    drop: float = _key("probability of leaving out each point", 0, ge=0, le=1)
+    drop: float = _key("probability of leaving out each point", 0, ge=0, lt=1)
     crop: float = _key("edge of a square in x and y around a random point; 0: no crop", 0, ge=0)
     dropout: Annotated[tuple[Share, Share], _LIST] = _key(
         "share of a scan's points to leave out, and the probability of doing so", (0, 0)
@@ -345,7 +345,7 @@ class TrainConfig(_Table):
 
     def class_names(self) -> tuple[str, ...] | None:
         """Return the names of all classes, or None if only the data's folder contains them."""
-        return tuple(self.data.classes.values()) or getattr(
+        return tuple(dict.fromkeys(self.data.classes.values())) or getattr(
             LAYOUTS[self.data.format], "class_names", None
         )
 
@@ -437,7 +437,11 @@ def _faults(config: TrainConfig) -> list[str]:
     task, data, model, training = config.task, config.data, config.model, config.training
     form, layout, name = data.format, LAYOUTS[data.format], model.name
     formats = ", ".join(f for f, t in FORMATS.items() if t == task)
-    ids = [key for key in data.classes if not key.lstrip("-").isdecimal()]
+    # Labels are int32, so an id has ten digits at most.
+    ids = [key for key in data.classes if not (key.isdecimal() and len(key) <= 10)]
+    numbers = [int(key) for key in data.classes if key not in ids]
+    empty = [key for key in ("train", "validation") if key in data.model_fields_set]
+    empty = [f"data.{key}" for key in empty if getattr(data, key) == ()]
     both = set(training.part_learning_rates) & set(training.frozen)
     known = (*(layout.attributes or ()), *(["time"] if data.sweeps > 1 else []))
     own, classes = config.augment, config.class_names() or ()
@@ -470,8 +474,11 @@ def _faults(config: TrainConfig) -> list[str]:
         "one": model.weights and model.weights_part,
         f"model.source = {model.source!r} is of model.weights or model.weights_part: give one, or "
         "leave it out": model.source and not (model.weights or model.weights_part),
-        f"data.classes has the key {listed(ids, 1)}: ids are whole numbers, such as 2 = "
-        '"ground"': ids,
+        f"data.classes has the key {listed(ids, 1)}: ids are whole numbers of at least 0, such as "
+        '2 = "ground"; negative labels mean unknown': ids,
+        f"data.classes has an id twice: {listed(numbers)}": len(set(numbers)) < len(numbers),
+        f"{' and '.join(empty)} = [] names no scan: name some, or leave the key out for the "
+        "layout's own split": empty,
         f"data.radius = {data.radius} is for scans: clouds that are classified are taken "
         "whole": task == "classify" and data.radius,
         f"data.inputs = {list(data.inputs)} lists all channels: leave data.attributes = "
@@ -503,6 +510,8 @@ def _faults(config: TrainConfig) -> list[str]:
             f"augment.{key} has {listed(names)}: the classes are {listed(classes, 40)}": names
             for key, names in strangers.items()
         },
+        "augment.dropout = [1, ...] leaves no point: give a smaller share": own.dropout[0] == 1
+        and own.dropout[1] > 0,
         f"augment.scale = {list(own.scale)}: the smallest factor comes first": own.scale[0]
         > own.scale[1],
         f"training.lovasz = {training.lovasz} is of task = 'segment'": training.lovasz
@@ -554,7 +563,12 @@ _KINDS = {
     "array": "a list",
     "object": "a table",
 }
-_LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
+_LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
 _COUNTS = {2: "two", 3: "three", 6: "six"}
 
 

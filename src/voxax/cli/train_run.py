@@ -157,6 +157,7 @@ class Run:
             with self._phase("simulate"):
                 # Read one validation scan too, so that its faults show now and not at the end.
                 held_out, *samples = pipeline([self.scans.validation[0], *self._sample()])
+            self._check_samples(samples)
             self._paste(pipeline)
             with self._phase("plan"):
                 self._prepare(samples, held_out)
@@ -202,6 +203,21 @@ class Run:
         scans, number = self.scans.train, self.config.training.samples
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
+
+    def _check_samples(self, samples: list[Any]) -> None:
+        """Raise InputError if the sample scans have no points, or no points of a known class."""
+        config, scan = self.config, self.scans.train[0]
+        clouds = [getattr(sample, "cloud", sample) for sample in samples]
+        told = f"{config.path}: data: no point of {len(samples)} of the training scans"
+        if not any(len(cloud) for cloud in clouds):
+            raise InputError(f"{told} is left: radius = {config.data.radius}")
+        if config.task == "detect" or any(
+            cloud.labels is not None and np.any(cloud.labels >= 0) for cloud in clouds
+        ):
+            return
+        found = getattr(getattr(scan, "scan", scan), "labels_found", None)
+        labels = f"{scan} has the labels {listed(found(), 20)}" if found else "all are unknown"
+        raise InputError(f"{told} has a class of {listed(self.names)}: {labels}")
 
     def _mixing(self) -> Mixing | None:
         """Return the augmentation that mixes the scenes of a training step; None if none is set."""

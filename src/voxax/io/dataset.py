@@ -84,14 +84,15 @@ def dataset(
           relative to `folder`, such as ``train/*.npz``. None takes the split that comes with
           the data set, such as KITTI's ``ImageSets/train.txt`` and ``val.txt``.
       classes: a dict from class ids in the files to class names, in the order of the network's
-          classes. All other ids become unknown (-1). For ``files`` only.
+          classes. Ids with the same name are one class. All other ids become unknown (-1). For
+          ``files`` only.
       columns, label_field: see :func:`voxax.io.read`. For ``files`` only.
       sweeps: number of sweeps for each key frame, for ``nuscenes`` only. Earlier sweeps are moved
           into the coordinates of the key frame, and the attribute ``time`` is their age in seconds.
 
     Raises:
-      InputError: the kind is unknown, a split or `classes` is missing, an argument is not for this
-          layout, or a scan is in both splits.
+      InputError: the kind is unknown, a split or `classes` is missing, an id is negative, an
+          argument is not for this layout, or a scan is in both splits.
       FileFormatError: the folder, or a file or folder in it, is missing or broken.
     """
     given: dict[str, Any] = {"columns": columns, "label_field": label_field, "sweeps": sweeps}

@@ -68,6 +68,9 @@ class Preparation:
         """Convert a cloud of N points to an example.
 
         `height` [N] is the points' height above ground; if None, it is estimated.
+
+        Raises:
+          InputError: an attribute is missing or not finite, see :func:`attribute_columns`.
         """
         positions = cloud.positions
         if height is None:
@@ -124,7 +127,8 @@ def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
     """Return an attribute as a list of columns ``float32[N]``, unsigned integers scaled to 0..1.
 
     Raises:
-      InputError: the cloud lacks the attribute, or the attribute has a wrong number of columns.
+      InputError: the cloud lacks the attribute, or the attribute has a wrong number of columns or
+        a value that is NaN, infinite or too large for float32.
     """
     where = cloud.source or "the cloud"
     if name not in cloud.attributes:
@@ -140,7 +144,16 @@ def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
             f"{attribute_width(name)}"
         )
     scale = np.iinfo(values.dtype).max if values.dtype.kind == "u" else 1
-    columns = (values.astype(np.float32) / np.float32(scale)).reshape(len(values), found)
+    with np.errstate(over="ignore"):
+        columns = (values.astype(np.float32) / np.float32(scale)).reshape(len(values), found)
+    broken = np.flatnonzero(~np.isfinite(columns).all(axis=1))
+    if len(broken):
+        row = int(broken[0])
+        raise InputError(
+            f"attribute {name!r} of {where} is NaN, infinite or too large for float32 at "
+            f"{len(broken)} of {len(values)} points, first at row {row}: {values[row].tolist()}, "
+            f"of the point {cloud.positions[row].tolist()}; mend these values or drop the points"
+        )
     return list(columns.T)
 
 

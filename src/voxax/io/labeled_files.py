@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxax.errors import FileFormatError, InputError
+import numpy as np
+
+from voxax.errors import FileFormatError, InputError, listed
 from voxax.io.arrays import ITEM
 from voxax.io.decoding import GZIP
 from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
@@ -20,26 +22,26 @@ OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
 
 @dataclass(frozen=True)
 class LabeledFile(PathTask):
-    """Callable that reads one scan; each label becomes its index in `ids`, or -1 if not in `ids`.
+    """Callable that reads one scan; each label becomes its class in `ids`, or -1 if not in `ids`.
 
     Attributes:
       points: the path of the scan.
       labels: the path of the file of labels; None if the scan itself has labels.
-      ids: the known labels in the files, in the order of the network's classes. If empty, no labels
-        are read.
+      ids: pairs of a known label in the files and the number of its class. If empty, no labels are
+        read.
       columns, label_field: as for :func:`voxax.io.read`.
     """
 
     points: str
     labels: str | None
-    ids: tuple[int, ...]
+    ids: tuple[tuple[int, int], ...]
     columns: int | tuple[str, ...] | None = None
     label_field: str | None = None
 
     def __call__(self) -> PointCloud:
         if not self.ids:
             return read(self.points, columns=self.columns).with_labels(None)
-        cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
+        cloud = self._read()
         # Scans in these formats have poses, so that all clouds are in the frame of one place.
         posed = (".e57", ".ptx", ".ptx.gz")
         if ITEM in cloud.attributes and extension_of(Path(self.points)) not in posed:
@@ -54,13 +56,23 @@ class LabeledFile(PathTask):
                 f"{self.points} has no labels, and beside it is no {stem.name} with an end of "
                 f"{', '.join(LABEL_READERS)}; label_field names a column of another name"
             )
-        return cloud.with_labels(fold(cloud.labels, self.ids))
+        ids, classes = zip(*self.ids, strict=True)
+        # An unknown label has the index -1, which takes the last class.
+        return cloud.with_labels(np.asarray([*classes, -1])[fold(cloud.labels, ids)])
+
+    def labels_found(self) -> list[int]:
+        """Read the scan, and return the different labels in its files, in ascending order."""
+        labels = self._read().labels
+        return [] if labels is None else np.unique(labels).tolist()
+
+    def _read(self) -> PointCloud:
+        return read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
 
 
 def labeled_files(
     folder: Path,
     patterns: Sequence[str],
-    ids: tuple[int, ...],
+    ids: tuple[tuple[int, int], ...],
     columns: int | tuple[str, ...] | None = None,
     label_field: str | None = None,
 ) -> list[LabeledFile]:
@@ -116,7 +128,10 @@ class LabeledFiles(Layout):
 
     The names of :meth:`scans` are such patterns, relative to the folder. The argument `classes` is
     a dict from the labels in the files to class names, in the order of the network's classes; any
-    other label becomes -1.
+    other label becomes -1. Labels with the same name are one class.
+
+    Raises:
+      InputError: a label in `classes` is negative.
     """
 
     def __init__(
@@ -127,8 +142,14 @@ class LabeledFiles(Layout):
         label_field: str | None = None,
     ) -> None:
         super().__init__(folder)
-        self.class_names = tuple(classes.values())
-        self._ids, self._columns, self._label_field = tuple(classes), columns, label_field
+        if negative := [label for label in classes if label < 0]:
+            raise InputError(
+                f"classes has the ids {listed(negative)}: ids are at least 0, since negative "
+                "labels mean unknown; give these points another id in the files"
+            )
+        self.class_names = tuple(dict.fromkeys(classes.values()))
+        self._ids = tuple((key, self.class_names.index(name)) for key, name in classes.items())
+        self._columns, self._label_field = columns, label_field
 
     def scans(self, names: Sequence[str], labeled: bool = True) -> list[LabeledFile]:
         given = self._ids if labeled else (), self._columns, self._label_field

@@ -55,7 +55,7 @@ class MeanFeatures:
         """Convert a cloud to an `Example`; its ``inverse`` is -1 for points outside the box.
 
         Raises:
-          InputError: no point is inside the box, or an attribute is missing.
+          InputError: no point is inside the box, or an attribute is missing or not finite.
         """
         inside = np.ones(len(cloud), bool)
         if self.low is not None and self.high is not None:

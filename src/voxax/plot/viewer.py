@@ -6,6 +6,7 @@ import contextlib
 import html
 import io
 import math
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,8 @@ class Viewer:
           group, and detected boxes with low scores.
 
     Raises:
-      InputError: there are no points or no finite positions, or a name or an axis is unknown.
+      InputError: there are no points or no finite positions, a name or an axis is unknown, or this
+        machine has no address `host`.
       MissingExtraError: viser is not installed.
     """
 
@@ -91,6 +93,7 @@ class Viewer:
         diagonal = float(np.linalg.norm(scene.size)) or 1.0
 
         self._colorings = dict(colorings)
+        _check_host(host)
         with _silence():
             self._server = server = viser.ViserServer(host=host, port=port, verbose=False)
         server.gui.configure_theme(show_logo=False, show_share_button=False)
@@ -248,6 +251,27 @@ class _Boxes:
                 name = f"{self._name}/score{row}"
                 label = scene.add_label(name, f"{kind.scores[row]:.2f}", position=tuple(top))
                 self._handles.append(label)
+
+
+def _check_host(host: str) -> None:
+    """Raise InputError unless this machine can listen on the address; viser would wait forever."""
+    error: Exception | None = None
+    try:
+        for family, kind, number, _, address in socket.getaddrinfo(
+            host or None, 0, type=socket.SOCK_STREAM
+        ):
+            try:
+                with socket.socket(family, kind, number) as tried:
+                    tried.bind(address)
+                return
+            except OSError as failed:
+                error = failed
+    except (OSError, UnicodeError) as failed:
+        error = failed
+    raise InputError(
+        f"cannot listen on {host!r}: {error}. Give an address of this machine, such as 127.0.0.1, "
+        "or 0.0.0.0 for all of them"
+    ) from error
 
 
 def _silence() -> contextlib.AbstractContextManager:
