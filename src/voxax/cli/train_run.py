@@ -217,7 +217,10 @@ class Run:
             return
         found = getattr(getattr(scan, "scan", scan), "labels_found", None)
         labels = f"{scan} has the labels {listed(found(), 20)}" if found else "all are unknown"
-        raise InputError(f"{told} has a class of {listed(self.names)}: {labels}")
+        raise InputError(
+            f"{told} has a class of {listed(self.names)}: {labels}. If only few scans have labels, "
+            "raise training.samples"
+        )
 
     def _mixing(self) -> Mixing | None:
         """Return the augmentation that mixes the scenes of a training step; None if none is set."""
