@@ -81,7 +81,8 @@ def test_scans_of_one_file_are_one_place_of_a_data_set(tmp_path):
     text = scan(POINTS) + scan(POINTS, shift=(0, 0, 0))
     (tmp_path / "a.ptx").write_text(text)
     np.save(tmp_path / "a.npy", np.arange(8))
-    cloud = LabeledFile(str(tmp_path / "a.ptx"), str(tmp_path / "a.npy"), tuple(range(8)))()
+    ids = tuple((label, label) for label in range(8))
+    cloud = LabeledFile(str(tmp_path / "a.ptx"), str(tmp_path / "a.npy"), ids)()
     assert cloud.labels.tolist() == list(range(8))
 
 

@@ -567,7 +567,7 @@ bool CellOf(T local, double size, int32_t* cell) {
   int exponent;
   const double fraction = std::frexp(size, &exponent);
   const float x = static_cast<float>(local) * std::ldexp(1.0f, 1 - exponent);
-  if (std::fabs(x) < 1 << 22) {
+  if (std::fabs(x) < (sizeof(T) == 8 ? 1 << 17 : 1 << 22)) {
     const auto edge = std::llrint(std::ldexp(fraction, 29));
     const bool normal = std::fabs(x) >= std::numeric_limits<float>::min();
     const float above = std::nextafter(x, std::numeric_limits<float>::infinity());
@@ -582,7 +582,7 @@ bool CellOf(T local, double size, int32_t* cell) {
   bool inside = false;
   if (sizeof(T) == 8) {
     number = std::rint(local / size);
-    number -= number * size > local;
+    number -= number * size > local + std::ldexp(1.0, std::ilogb(local) - 51);
     inside = number >= -0x1p30 && number < 0x1p30;
   }
   *cell = inside ? static_cast<int32_t>(number) : 0;
