@@ -582,7 +582,9 @@ bool CellOf(T local, double size, int32_t* cell) {
   bool inside = false;
   if (sizeof(T) == 8) {
     number = std::rint(local / size);
-    number -= number * size > local + std::ldexp(1.0, std::ilogb(local) - 51);
+    const double length = std::fabs(local);
+    const double spacing = std::nextafter(length, std::numeric_limits<double>::infinity()) - length;
+    number -= number * size > local + 2 * spacing;
     inside = number >= -0x1p30 && number < 0x1p30;
   }
   *cell = inside ? static_cast<int32_t>(number) : 0;
