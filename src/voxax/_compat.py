@@ -117,18 +117,6 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
-def text_of(value: Any) -> str:
-    """Return an array's values as a short text for a repr, or a word if it has no values."""
-    if is_traced(value):
-        return "traced"
-    if not isinstance(value, jax.Array | np.ndarray | np.generic | int):
-        return "unknown"
-    try:
-        return np.array2string(np.asarray(value), threshold=8, separator=", ")
-    except RuntimeError:  # deleted by a donation, or on devices of another process
-        return "unknown"
-
-
 def is_evaluated(*values: Any) -> bool:
     """Return whether all arrays have values, including under ``jax.grad``, ``jvp`` or ``vmap``.
 

@@ -1,4 +1,7 @@
-"""Lock on the folder of a training run, so that two processes do not write into one run."""
+"""Lock on the folder of a training run, so that two processes do not write into one run.
+
+Every command imports this file, so it stands apart from ``run_folder.py``, which imports JAX.
+"""
 
 from __future__ import annotations
 

@@ -42,6 +42,18 @@ def known_on_cpu(*values: Any) -> bool:
     return known_on_host(arrays) and all(d.platform == "cpu" for d in _devices(arrays))
 
 
+def text_of(value: Any) -> str:
+    """Return an array's values as a short text for a repr, or a word if it has no values."""
+    if _compat.is_traced(value):
+        return "traced"
+    if not isinstance(value, jax.Array | np.ndarray | np.generic | int):
+        return "unknown"
+    try:
+        return np.array2string(np.asarray(value), threshold=8, separator=", ")
+    except RuntimeError:  # deleted by a donation, or on devices of another process
+        return "unknown"
+
+
 def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
     return set().union(*(array.devices() for array in arrays))
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax.geometry.eager import text_of
 
 Level = tuple[int, ...]
 
@@ -155,7 +156,7 @@ class LostRows:
             one = one._grown_from
 
     def __repr__(self) -> str:
-        text = _compat.text_of(self.table)  # a word if it has no values
+        text = text_of(self.table)  # a word if it has no values
         return f"LostRows({text if text.isalpha() else dict(self.items())})"
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
+from voxax.geometry.eager import text_of
 
 
 @jax.tree_util.register_pytree_node_class
@@ -94,7 +95,7 @@ class Origin(Sequence[float]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        text = _compat.text_of(self.words)  # a word if it has no values
+        text = text_of(self.words)  # a word if it has no values
         if text.isalpha() or self.words.ndim > 2:
             return f"origin({text if text.isalpha() else 'stacked'})"
         return repr(tuple(self))

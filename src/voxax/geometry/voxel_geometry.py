@@ -22,7 +22,7 @@ from voxax import _compat, _limits
 from voxax._array_types import Array, Int32
 from voxax.coords import PAD, bucket_capacity
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.eager import in_either
+from voxax.geometry.eager import in_either, text_of
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.lost_rows import Level, LostRows
@@ -342,7 +342,7 @@ class VoxelGeometry:
         maps = "" if records is None else f", {len(records)} maps attached"
         part = "" if self.split_over is None else f", one shard along {self.split_over!r}"
         return (
-            f"VoxelGeometry({_compat.text_of(self.count)} of {size}, "
+            f"VoxelGeometry({text_of(self.count)} of {size}, "
             f"stride {self.stride}, batch_size {self.batch_size}{maps}{part}{stack})"
         )
 

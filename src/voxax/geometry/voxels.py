@@ -41,6 +41,7 @@ from voxax.geometry.eager import (
     in_either,
     known_on_cpu,
     known_on_host,
+    text_of,
     to_device_of,
 )
 from voxax.geometry.halo import refuse_shard
@@ -378,7 +379,7 @@ class Voxels:
         from treescope import repr_lib
 
         def number(value: Any) -> Any:
-            text = _compat.text_of(value)
+            text = text_of(value)
             return int(text) if text.isdigit() else value
 
         shown = {
@@ -586,12 +587,13 @@ def voxelize(
 ) -> Any:
     """Group points into voxels, and merge the features of the points of each voxel.
 
-    The voxel of a point has the coordinates ``floor((position - origin) / voxel_size)``. The
-    result is the same inside and outside ``jax.jit``, on every device and in worker processes.
-    ``position - origin`` is rounded to float32, and a point within this rounding of a voxel's lower
-    face lies on the face. So a decimal coordinate ``k * voxel_size`` is in voxel ``k``. Float32
-    resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give larger coordinates as a
-    NumPy array of float64: beyond about ``2**16`` voxels it is not rounded to float32.
+    The voxel of a point has the coordinates ``floor((position - origin) / voxel_size)``. The result
+    for positions of one dtype is the same inside and outside ``jax.jit``, on every device and in
+    worker processes. ``position - origin`` is rounded to float32, and a point within this rounding
+    of a voxel's lower face lies on the face. So a decimal coordinate ``k * voxel_size`` is in voxel
+    ``k``. Float32 resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give larger
+    coordinates as a NumPy array of float64: beyond about ``2**16`` voxels it is not rounded to
+    float32.
 
     Outside ``jax.jit``, points are grouped in NumPy, so that a new N compiles nothing. Points on an
     accelerator are copied to the host for this, and the voxels are copied to the device.
