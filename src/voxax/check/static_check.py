@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -62,7 +63,7 @@ def check_static(
     """
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")
-    if not isinstance(seconds, int | float) or not seconds > 0:
+    if not isinstance(seconds, numbers.Real) or not seconds > 0:
         raise InputError(f"seconds is a positive number, got {seconds!r}")
     if not isinstance(also, list | tuple):
         raise InputError(f"also is a list of examples, got {type(also).__name__}: write [example]")

@@ -205,7 +205,7 @@ def fits(
     """
     if not training and (optimizer is not None or loss is not None):
         raise InputError("optimizer= and loss= belong to a training step: give training=True")
-    if not isinstance(margin, int | float | np.number) or not 0 <= margin < 1:
+    if isinstance(margin, str) or not 0 <= margin < 1:
         raise InputError(f"margin={margin!r} must be a number of at least 0 and less than 1")
     if available is not None:
         _limits.BYTES.check("available", available, 0)

@@ -121,3 +121,11 @@ def test_errors():
             dropout(make_voxels(), 0.5, key)
     with pytest.raises(vx.InputError, match="'row'; known: feature, voxel, channel"):
         dropout(make_voxels(), 0.5, jax.random.key(0), "row")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rate", [np.float32(0.5), np.array(0.5, np.float32), jnp.float32(0.5)])
+def test_a_rate_may_be_an_array_without_axes(rate):
+    voxels = vx.Voxels.from_coords(np.argwhere(np.ones((1, 4, 4, 4))), np.ones((64, 2), np.float32))
+    key = jax.random.key(0)
+    expected = dropout(voxels, 0.5, key).features
+    np.testing.assert_array_equal(dropout(voxels, rate, key).features, expected)

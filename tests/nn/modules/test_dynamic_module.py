@@ -86,8 +86,13 @@ def test_choose_size():
     # d softmax_1 / d scores
     np.testing.assert_allclose(slope[0], chance[1] * (np.eye(3)[1] - chance), atol=1e-6)
     np.testing.assert_array_equal(slope[2], 0)
+    same, _ = choose_size(scores, np.array([3, 5, 7]), fallback=np.int64(7))
+    np.testing.assert_array_equal(same, size)
     with pytest.raises(InputError, match="one a size"):
         choose_size(scores, (3, 5), fallback=3)
+    for sizes, fallback in (((), 3), ((3, 5.5, 7), 3), ((3, 5, 7), 4.5)):
+        with pytest.raises(InputError, match="give integers, 1 size or more"):
+            choose_size(scores, sizes, fallback=fallback)
 
 
 def test_the_choice_trains_through_the_selected_kernel():

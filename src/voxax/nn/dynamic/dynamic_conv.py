@@ -471,7 +471,7 @@ def choose_size(
     Raises:
       InputError: ``scores`` have another shape, or a size is no integer.
     """
-    if not sizes or not all(isinstance(size, int | np.integer) for size in (*sizes, fallback)):
+    if not len(sizes) or not all(isinstance(size, int | np.integer) for size in (*sizes, fallback)):
         raise InputError(f"sizes={sizes}, fallback={fallback}: give integers, 1 size or more")
     if scores.ndim != 2 or scores.shape[1] != len(sizes):
         raise InputError(f"scores of shape {scores.shape}: expected [B, {len(sizes)}], one a size")

@@ -216,7 +216,7 @@ def _is_key(key: Any) -> bool:
 
 def check_dropout(rate: float, mode: str) -> None:
     """Raise :class:`voxax.InputError` for a rate outside [0, 1] or an unknown mode."""
-    if not isinstance(rate, int | float | np.number) or not 0 <= rate <= 1:
+    if isinstance(rate, str) or not 0 <= rate <= 1:
         raise InputError(f"dropout rate {rate!r} must lie in [0, 1]: the fraction that is dropped")
     check_known("dropout mode", mode, get_args(DropoutMode))
 
